@@ -1,0 +1,174 @@
+"""Opening a file: is it ours, is its schema known, what time is it there.
+
+Order matters. Nothing is written before the file is known to be empty or ours, and no mode is switched before its schema is
+known not to be newer than this version. Migrations run one per transaction under the write lock, so of several processes
+that start at once one applies each and the others find it applied; one that is killed leaves nothing (C85).
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from quiesce.domain.errors import NotAStore, StoreBusy, StoreReadOnly, StoreUnavailable
+from quiesce.stores.migrate import Applied, Migration, load, missing
+from quiesce.stores.sqlite.clock import Anchor, AnchoredClock, MachineTime, make_anchor, pause
+from quiesce.stores.sqlite.connection import APPLICATION_ID, SqliteQueries, connect
+from quiesce.stores.sqlite.outcomes import translated
+from quiesce.stores.sqlite.settings import SqliteSettings
+
+_MAGIC: Final = b"SQLite format 3\0"
+_HEADER_BYTES: Final = 100
+_APPLICATION_ID_AT: Final = slice(68, 72)
+_RETRY_MS: Final = 10
+_MIGRATION_TABLE: Final = """
+    CREATE TABLE IF NOT EXISTS migration (
+      number INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at INTEGER NOT NULL) STRICT
+"""
+
+
+def open_file(settings: SqliteSettings, machine: MachineTime) -> tuple[sqlite3.Connection, AnchoredClock]:
+    """Return a connection to a file with the current schema, and the file's clock.
+
+    Raises `NotAStore` for a file of somebody else, `SchemaTooNew`, `StoreReadOnly`, `StoreBusy`, `StoreUnavailable`.
+    """
+    connection: sqlite3.Connection | None = None
+    try:
+        _check_ours(settings.path)
+        connection = connect(settings)
+        _prepare(connection, settings)
+        migrate(connection, load("quiesce.stores.sqlite"), machine)
+        return connection, AnchoredClock(_anchored(SqliteQueries(connection), machine), machine)
+    except BaseException as error:
+        if connection is not None:
+            connection.close()
+        raise _explained(error, settings.path) from error
+
+
+def migrate(connection: sqlite3.Connection, known: list[Migration], machine: MachineTime) -> None:
+    """Apply what the file lacks, each migration in its own transaction."""
+    while todo := missing(known, _applied(connection)):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            connection.execute(_MIGRATION_TABLE)
+            if todo[0] in missing(known, _applied(connection)):
+                _apply(connection, todo[0], machine)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+def statements(sql: str) -> Iterator[str]:
+    """Split a script where SQLite says that a statement is complete; bodies of triggers stay whole."""
+    pending = ""
+    for line in sql.splitlines(keepends=True):
+        pending += line
+        if sqlite3.complete_statement(pending):
+            yield pending
+            pending = ""
+
+
+def _apply(connection: sqlite3.Connection, migration: Migration, machine: MachineTime) -> None:
+    for statement in statements(migration.sql):
+        connection.execute(statement)
+    SqliteQueries(connection).run(
+        "record_migration",
+        number=migration.number,
+        name=migration.name,
+        checksum=migration.checksum,
+        applied_at=machine.wall_us(),
+    )
+
+
+def _applied(connection: sqlite3.Connection) -> list[Applied]:
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'migration'").fetchone() is None:
+        return []
+    rows = SqliteQueries(connection).many("applied_migrations")
+    return [Applied(number=number, name=name, checksum=checksum) for number, name, checksum in rows]
+
+
+def _check_ours(path: Path) -> None:
+    """Raise `NotAStore` unless the file is absent, empty or ours. Reads the header and nothing else."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreUnavailable(f"{path}: cannot be read ({error.strerror})", path=str(path)) from error
+    if header and not header.startswith(_MAGIC):
+        raise NotAStore(f"{path} is not a SQLite database; it was not touched", path=str(path))
+    if header and int.from_bytes(header[_APPLICATION_ID_AT], "big") != APPLICATION_ID:
+        raise NotAStore(f"{path} is a database of another application; it was not touched", path=str(path))
+
+
+def _prepare(connection: sqlite3.Connection, settings: SqliteSettings) -> None:
+    """Mark the file as ours and switch it to a write-ahead log, both for good.
+
+    The mark comes first, in the rollback journal's mode, so that it stands in the file and not only in a log beside it.
+    """
+    if not connection.execute("PRAGMA application_id").fetchone()[0]:
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    missing(load("quiesce.stores.sqlite"), _applied(connection))
+    if _switched_to_wal(connection, settings.busy_timeout_ms) != "wal":
+        raise StoreUnavailable(f"{settings.path}: no write-ahead log is possible here (a network file system?)")
+
+
+def _switched_to_wal(connection: sqlite3.Connection, patience_ms: int) -> str:
+    """Switch to a write-ahead log and return the mode that the file is in now.
+
+    The switch needs the file for itself and does not wait for it: another process may be opening it at the same time.
+    """
+    waited_ms = 0
+    while True:
+        try:
+            mode = str(connection.execute("PRAGMA journal_mode").fetchone()[0])
+            return mode if mode == "wal" else str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or waited_ms >= patience_ms:
+                raise
+            waited_ms += _RETRY_MS
+            pause(_RETRY_MS)
+
+
+def _anchored(queries: SqliteQueries, machine: MachineTime) -> Anchor:
+    """Return the anchor of this run of the machine; the first process to ask writes it."""
+    anchor = _stored_anchor(queries, machine)
+    if anchor is not None:
+        return anchor
+    queries.control("BEGIN IMMEDIATE")
+    try:
+        anchor = _stored_anchor(queries, machine)
+        if anchor is None:
+            latest = queries.one("latest_instant")
+            anchor = make_anchor(machine, not_before_us=(latest[0] or 0) if latest else 0)
+            queries.run("put_anchor", boot_id=anchor.boot_id, wall_us=anchor.wall_us, monotonic_us=anchor.monotonic_us)
+        queries.control("COMMIT")
+    except BaseException:
+        if queries.connection.in_transaction:
+            queries.control("ROLLBACK")
+        raise
+    return anchor
+
+
+def _stored_anchor(queries: SqliteQueries, machine: MachineTime) -> Anchor | None:
+    row = queries.one("get_anchor")
+    if row is None:
+        return None
+    anchor = Anchor(boot_id=row[0], wall_us=row[1], monotonic_us=row[2])
+    return anchor if anchor.holds(machine.boot_id(), machine.monotonic_us()) else None
+
+
+def _explained(error: BaseException, path: Path) -> BaseException:
+    """Translate, and tell a directory that may not be written from one that is not there."""
+    known = translated(error, about=str(path))
+    if isinstance(known, StoreUnavailable) and path.parent.is_dir() and not os.access(path.parent, os.W_OK):
+        return StoreReadOnly(f"{path.parent} cannot be written; SQLite needs files beside its own", path=str(path))
+    if isinstance(known, StoreBusy):
+        known.details["path"] = str(path)
+    return known

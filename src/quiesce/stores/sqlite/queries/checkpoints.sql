@@ -1,0 +1,14 @@
+-- name: add_checkpoints
+INSERT INTO checkpoint (
+  id, run_id, thread_id, number, parent_id, state, covered_seq, is_final, fence, created_at)
+VALUES (:id, :run_id, :thread_id, :number, :parent_id, :state, :covered_seq, :is_final, :fence, :created_at)
+ON CONFLICT (id) DO NOTHING;
+
+-- name: get_checkpoint
+SELECT checkpoint.* FROM checkpoint WHERE id = :id;
+
+-- name: last_checkpoint
+SELECT checkpoint.* FROM checkpoint WHERE run_id = :run_id ORDER BY number DESC LIMIT 1;
+
+-- name: checkpoints_of_run
+SELECT checkpoint.* FROM checkpoint WHERE run_id = :run_id ORDER BY number;
