@@ -1,0 +1,82 @@
+"""Quiesce: durable run control for AI agents.
+
+Runs that survive their process, side effects that are never repeated on a hope, and a cancel that leaves a provable
+boundary. Start with `Quiesce`, `agent` and `tool`; `docs/architecture.md` shows the house.
+"""
+
+from quiesce.application import Quiesce, RunHandle, agent, tool
+from quiesce.domain.canonical import Json
+from quiesce.domain.errors import (
+    BindingMismatch,
+    BudgetExceeded,
+    ContinuationRefused,
+    IdempotencyConflict,
+    InvalidInput,
+    LeaseBusy,
+    NotFound,
+    OutcomeUnknown,
+    QuiesceError,
+    ReplayMismatch,
+    SettlementPending,
+    StepFailed,
+    StoreError,
+    ThreadBusy,
+    ToolFailed,
+)
+from quiesce.domain.evidence import ArtifactReceipt, Verdict
+from quiesce.domain.operations import EffectPolicy, RetryPolicy
+from quiesce.domain.runs import RunStatus
+from quiesce.domain.streams import StreamEvent
+from quiesce.domain.terminal import CancelMode, CancelScope, Cause, Policy, Reason, TerminalReceipt
+from quiesce.runtime.agent_loop import LoopResult, loop
+from quiesce.runtime.calls import Absent, Happened
+from quiesce.runtime.children import ChildOutcome
+from quiesce.runtime.context import Run
+from quiesce.runtime.environment import Settings
+from quiesce.runtime.isolated import Call
+from quiesce.runtime.readers import KeepAlive, StreamEnd
+
+__all__ = [
+    "Absent",
+    "ArtifactReceipt",
+    "BindingMismatch",
+    "BudgetExceeded",
+    "Call",
+    "CancelMode",
+    "CancelScope",
+    "Cause",
+    "ChildOutcome",
+    "ContinuationRefused",
+    "EffectPolicy",
+    "Happened",
+    "IdempotencyConflict",
+    "InvalidInput",
+    "Json",
+    "KeepAlive",
+    "LeaseBusy",
+    "LoopResult",
+    "NotFound",
+    "OutcomeUnknown",
+    "Policy",
+    "Quiesce",
+    "QuiesceError",
+    "Reason",
+    "ReplayMismatch",
+    "RetryPolicy",
+    "Run",
+    "RunHandle",
+    "RunStatus",
+    "Settings",
+    "SettlementPending",
+    "StepFailed",
+    "StoreError",
+    "StreamEnd",
+    "StreamEvent",
+    "TerminalReceipt",
+    "ThreadBusy",
+    "ToolFailed",
+    "Verdict",
+    "agent",
+    "loop",
+    "tool",
+]

@@ -1,0 +1,1 @@
+"""Models behind `ports.models.Model`. Each module imports its optional package only when it is used."""

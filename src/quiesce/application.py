@@ -1,0 +1,247 @@
+"""`Quiesce`: the library's face. Puts store, worker and service together for one process.
+
+    q = Quiesce("sqlite:///agents.db")
+    async with q:
+        handle = await q.start(researcher, "Why is the sky blue?", key="order-7")
+        receipt = await handle.cancel(reason="changed my mind")
+
+Inside `async with` a worker of this process advances runs; a process that only submits and controls passes
+`worker=False`. Nothing here decides anything: it names pieces and hands over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar, overload
+
+from quiesce.bootstrap import make_environment
+from quiesce.domain.budgets import Amounts, Budget
+from quiesce.domain.canonical import canonical
+from quiesce.domain.errors import InvalidInput, required
+from quiesce.domain.ids import RunId, ThreadId
+from quiesce.domain.instant import Instant, after_ms
+from quiesce.domain.operations import RetryPolicy
+from quiesce.domain.runs import Durability, Run, RunStatus
+from quiesce.domain.streams import Visibility
+from quiesce.domain.terminal import CancelMode, CancelScope, TerminalReceipt
+from quiesce.runtime.codec import annotations_of, decode, encode
+from quiesce.runtime.environment import Environment, Settings
+from quiesce.runtime.readers import Frame
+from quiesce.runtime.registry import Agent, Function, Isolation, Registry, Tool, declare_agent, declare_tool
+from quiesce.runtime.service import Caller, ControlService
+from quiesce.runtime.submission import Submission
+from quiesce.runtime.worker import RunWorker
+
+Mode = TypeVar("Mode", Durability, Visibility)
+
+
+class RunHandle:
+    """One run, as a caller holds it."""
+
+    def __init__(self, service: ControlService, run: Run, agent: Agent | None = None) -> None:
+        self._service = service
+        self._agent = agent
+        self.id = run.id
+        self.thread_id = run.thread_id
+
+    async def status(self) -> RunStatus:
+        """Return the run's execution state now."""
+        return (await self._service.get(self.id)).status
+
+    async def receipt(self, *, timeout_ms: float | None = None) -> TerminalReceipt:
+        """Wait for the end of the run and return its receipt."""
+        return await self._service.wait(self.id, timeout_ms=timeout_ms)
+
+    async def result(self, *, timeout_ms: float | None = None) -> object:
+        """Wait for the end and return what the agent returned; None if the run did not complete (ask the receipt why)."""
+        await self._service.wait(self.id, timeout_ms=timeout_ms)
+        value = await self._service.result(self.id)
+        hint = annotations_of(self._agent.fn).get("return") if self._agent else None
+        return None if value is None else decode(canonical(value), hint, field="result")
+
+    async def cancel(
+        self,
+        *,
+        reason: str = "",
+        mode: CancelMode | str = CancelMode.NOW,
+        scope: CancelScope | str = CancelScope.TREE,
+        grace_ms: int | None = None,
+        timeout_ms: float | None = None,
+    ) -> TerminalReceipt:
+        """Cancel the run, wait for its boundary, and return the receipt.
+
+        Of a run that had ended already, the receipt of that end: nothing changed, and that is no failure.
+        """
+        await self._service.cancel(self.id, reason=reason, mode=mode, scope=scope, grace_ms=grace_ms)
+        return await self._service.wait(self.id, timeout_ms=timeout_ms)
+
+    def stream(self, *, after: int = 0) -> AsyncIterator[Frame]:
+        """Read the run's stream from a number on; ends with `StreamEnd`."""
+        return self._service.stream(self.id, after=after)
+
+
+class Quiesce:
+    """Durable runs of agents over one store."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        artifacts: Path | str | None = None,
+        settings: Settings | None = None,
+        worker: bool = True,
+        name: str = "embedded",
+        caller: Caller | None = None,
+    ) -> None:
+        self._url = url
+        self._artifacts = None if artifacts is None else Path(artifacts)
+        self._settings = settings or Settings()
+        self._with_worker = worker
+        self._name = name
+        self._caller = caller or Caller()
+        self._env: Environment | None = None
+        self._worker: RunWorker | None = None
+        self.registry = Registry()
+
+    # -- declarations --------------------------------------------------------------------------------------------------
+
+    def agent(self, fn: Function) -> Agent:
+        """Declare an agent and register it with this process."""
+        return self.registry.add(declare_agent(fn))
+
+    def tool(
+        self,
+        *,
+        effect: str = "once",
+        probe: Function | None = None,
+        retry: RetryPolicy | None = None,
+        isolation: Isolation | None = None,
+        timeout_ms: int | None = None,
+        cost: Amounts | None = None,
+    ) -> Callable[[Function], Tool]:
+        """Declare a tool with its effect policy; the same as `quiesce.tool`."""
+        return tool(effect=effect, probe=probe, retry=retry, isolation=isolation, timeout_ms=timeout_ms, cost=cost)
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> Self:
+        """Open the store and, unless `worker=False`, begin to advance runs."""
+        self._env = await make_environment(self._url, artifacts=self._artifacts, settings=self._settings)
+        if self._with_worker:
+            self._worker = RunWorker(self._env, self.registry, name=self._name)
+            await self._worker.start()
+        return self
+
+    async def close(self) -> None:
+        """Hand back what is under way and close the store. Idempotent."""
+        if self._worker is not None:
+            await self._worker.close()
+            self._worker = None
+        if self._env is not None:
+            await self._env.store.close()
+            self._env = None
+
+    async def __aenter__(self) -> Self:
+        """Open."""
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close."""
+        await self.close()
+
+    @property
+    def env(self) -> Environment:
+        """The environment of this process. Raises `InvariantBroken` before `open`."""
+        return required(self._env, "open Quiesce first: `async with Quiesce(...)`")
+
+    @property
+    def service(self) -> ControlService:
+        """Commands and questions about all runs of the caller's tenant."""
+        return ControlService(self.env, self._caller)
+
+    # -- runs ----------------------------------------------------------------------------------------------------------
+
+    async def start(
+        self,
+        agent: Agent,
+        *args: object,
+        thread: str | None = None,
+        key: str | None = None,
+        deadline_at: Instant | None = None,
+        timeout_ms: int | None = None,
+        budget: Amounts | None = None,
+        durability: Durability | str = Durability.SYNC,
+        visibility: Visibility | str = Visibility.STORE_FIRST,
+        bindings: Mapping[str, str] | None = None,
+    ) -> RunHandle:
+        """Submit a run of `agent`; it is durable before this returns.
+
+        `key`: the same key with the same content gives the same run, with other content `IdempotencyConflict`.
+        `timeout_ms` is turned into an absolute deadline here, once. `budget`: unit → limit, for the run and its children.
+        """
+        self.registry.add(agent)
+        if timeout_ms is not None and deadline_at is not None:
+            raise InvalidInput(field="timeout_ms", value=timeout_ms, rule="cannot go with deadline_at")
+        if timeout_ms is not None:
+            deadline_at = after_ms(self.env.clock.now(), timeout_ms)
+        wanted = Submission(
+            agent=agent.name,
+            input=encode({"args": args, "kwargs": {}}, field="input", limits=self.env.limits),
+            bindings=canonical({**agent.bindings, **(bindings or {})}, field="bindings"),
+            thread_id=None if thread is None else ThreadId(thread),
+            key=key,
+            deadline_at=deadline_at,
+            budget=Budget.of_limits(budget),
+            durability=_member(Durability, "durability", durability),
+            visibility=_member(Visibility, "visibility", visibility),
+        )
+        return RunHandle(self.service, await self.service.submit(wanted), agent)
+
+    async def handle(self, run_id: str) -> RunHandle:
+        """Return a handle on an existing run. Raises `NotFound`."""
+        run = await self.service.get(RunId(run_id))
+        return RunHandle(self.service, run)
+
+
+def _member(kind: type[Mode], field: str, value: str) -> Mode:
+    try:
+        return kind(value)
+    except ValueError:
+        raise InvalidInput(field=field, value=value, rule="must be one of " + ", ".join(kind)) from None
+
+
+@overload
+def agent(fn: Function) -> Agent: ...
+@overload
+def agent(*, name: str | None = None, bindings: Mapping[str, str] | None = None) -> Callable[[Function], Agent]: ...
+def agent(
+    fn: Function | None = None, *, name: str | None = None, bindings: Mapping[str, str] | None = None
+) -> Agent | Callable[[Function], Agent]:
+    """Declare an agent: an async function whose first parameter is the `Run`."""
+    if fn is not None:
+        return declare_agent(fn)
+    return lambda fn: declare_agent(fn, name=name, bindings=bindings)
+
+
+def tool(
+    *,
+    effect: str = "once",
+    probe: Function | None = None,
+    retry: RetryPolicy | None = None,
+    isolation: Isolation | None = None,
+    timeout_ms: int | None = None,
+    cost: Amounts | None = None,
+    name: str | None = None,
+) -> Callable[[Function], Tool]:
+    """Declare a tool. `effect` says what may be done after a crash with a call whose result is not stored.
+
+    `pure`: repeat. `idempotent`: again with the same key. `probe`: ask the destination through `probe(key)`, which answers
+    `Happened(result)`, `Absent()`, or anything else for "cannot tell". `once` (default): never again without a decision.
+    """
+    return lambda fn: declare_tool(
+        fn, effect=effect, probe=probe, retry=retry, isolation=isolation, timeout_ms=timeout_ms, cost=cost, name=name
+    )

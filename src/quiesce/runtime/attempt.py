@@ -1,0 +1,117 @@
+"""What the parts of one attempt share: its journal, what is in flight, what its branches wait for.
+
+An operation in flight is a task of its own, apart from the agent's code that awaits it: when the agent is interrupted the
+operation still gets its time, and whoever drains the attempt stores what it answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TypeVar
+
+from quiesce.domain.canonical import canonical
+from quiesce.domain.evidence import Evidence, EvidenceKind, Verdict
+from quiesce.domain.ids import Position
+from quiesce.domain.operations import Operation
+from quiesce.domain.runs import Run, Wait, WaitKind
+from quiesce.domain.terminal import Actor, ActorKind
+from quiesce.ports.notifier import run_topic
+from quiesce.ports.store import Transaction
+from quiesce.runtime.claims import is_over
+from quiesce.runtime.environment import Environment
+from quiesce.runtime.journal import Journal
+from quiesce.runtime.registry import Agent
+from quiesce.runtime.transacting import persist
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class InFlight:
+    """One operation under way. `can_interrupt`: cancelling the task reaches the code (a thread cannot be reached)."""
+
+    operation: Operation
+    task: asyncio.Task[None]
+    can_interrupt: bool
+
+
+class Attempt:
+    """The shared state of one attempt."""
+
+    def __init__(self, env: Environment, run: Run, agent: Agent, journal: Journal, look_again: Callable[[], None]) -> None:
+        self.env = env
+        self.look_again = look_again
+        """Has whoever advances the attempt read the run's row again."""
+        self.run = run
+        self.agent = agent
+        self.journal = journal
+        self.in_flight: dict[Position, InFlight] = {}
+        self.waits: dict[Position, Wait] = {}
+        self.activity = 0
+        self.changed = asyncio.Event()
+        self.is_stopping = False
+        """The attempt ends: results that come now are evidence, not progress."""
+        self.is_over = False
+        """The attempt has ended: results that come now are stored beside the journal."""
+
+    def stir(self) -> None:
+        """Note that something moved."""
+        self.activity += 1
+        self.changed.set()
+
+    def start(self, operation: Operation, work: Coroutine[object, object, None], *, can_interrupt: bool) -> asyncio.Task[None]:
+        """Run an operation's work as a task of its own and keep it in flight until it ends."""
+        task = asyncio.get_running_loop().create_task(work, name=f"{operation.kind} {operation.name} {operation.key}")
+        self.in_flight[operation.position] = InFlight(operation, task, can_interrupt)
+        self.stir()
+        task.add_done_callback(lambda _: self._landed(operation.position))
+        return task
+
+    def _landed(self, position: Position) -> None:
+        self.in_flight.pop(position, None)
+        self.stir()
+
+    async def wait_until_over(self, wait: Wait) -> None:
+        """Return once what is waited for has come about, judged by the store; the run may park meanwhile.
+
+        A parked run never returns from here: its next attempt comes here again.
+        """
+        topic = wait.subject if wait.kind is WaitKind.CHILD else self.run.id
+        bell = self.env.store.notifier.bell(run_topic(topic))
+        self.waits[wait.position] = wait
+        self.stir()
+        try:
+            while not await persist(self.env, lambda tx: is_over(tx, self.run.id, wait), read=True):
+                await bell.wait(self._wait_ms(wait))
+                if self.is_over:
+                    raise asyncio.CancelledError  # parked: the next attempt comes here again
+        finally:
+            bell.close()
+            self.waits.pop(wait.position, None)
+            self.stir()
+
+    def _wait_ms(self, wait: Wait) -> float:
+        poll_ms = float(self.env.settings.poll_ms)
+        if wait.due_at is None:
+            return poll_ms
+        return min(poll_ms, max(1.0, (wait.due_at - self.env.clock.now()) / 1000))
+
+    async def read(self, fn: Callable[[Transaction], T]) -> T:
+        """Read from the store."""
+        return await self.env.store.read(fn)
+
+    async def testify(self, operation: Operation, kind: EvidenceKind, body: object) -> None:
+        """Store what is known of an effect beside the journal: it needs no fence, because it happened (G-34)."""
+        evidence = Evidence(
+            run_id=self.run.id,
+            position=operation.position,
+            number=0,
+            kind=kind,
+            verdict=Verdict.HAPPENED,
+            actor=Actor(kind=ActorKind.RUN, name=self.run.id),
+            body=canonical(body),
+            at=self.env.clock.now(),
+        )
+        await self.env.store.transact(lambda tx: tx.evidence.add(evidence))

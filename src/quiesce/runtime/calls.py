@@ -1,0 +1,261 @@
+"""Calls of tools: sealed → dispatched → committed → consumed, and what a restart may do with each.
+
+Two durable writes a call: seal and dispatch together before it leaves, the result after. The dispatch mark is durable
+before the tool is touched (RR-09). Whether an unanswered call may be made again is decided by `domain.operations.recover`
+from the declared policy and the stored facts; a new process gives no right to it (RR-13).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from quiesce.domain.canonical import canonical, parse
+from quiesce.domain.errors import BudgetExceeded, OutcomeUnknown, required
+from quiesce.domain.evidence import EvidenceKind
+from quiesce.domain.ids import Position
+from quiesce.domain.operations import (
+    EffectPolicy,
+    Operation,
+    OperationKind,
+    OperationStatus,
+    Recovery,
+    ResultKind,
+    Try,
+    fingerprint,
+    recover,
+)
+from quiesce.domain.runs import Wait, WaitKind
+from quiesce.runtime import scopes
+from quiesce.runtime.attempt import Attempt
+from quiesce.runtime.codec import annotations_of, encode
+from quiesce.runtime.isolated import ISOLATED, Call, target_of
+from quiesce.runtime.registry import Tool
+from quiesce.runtime.steps import backed_off, call_body, error_result, join, refuse, result_of, wait_for_due
+
+_REPEATABLE: Final = (EffectPolicy.PURE, EffectPolicy.IDEMPOTENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """Answer of a probe: the effect took place, with this result."""
+
+    result: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Answer of a probe: it did not take place *and can no longer do so*. Only then is it dispatched again."""
+
+
+async def perform_call(
+    attempt: Attempt, position: Position, tool: Tool, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> object:
+    """Return the call's stored result, making the call first where that is allowed.
+
+    Raises `ToolFailed` for a stored error. An outcome that nobody can tell parks the run until there is evidence or a
+    decision; it is never repeated on a hope.
+    """
+    attempt.journal.check_open()
+    operation = _begin(attempt, position, tool, args, kwargs)
+    while not operation.has_result:
+        match recover(attempt.journal.operations.get(position), now=attempt.env.clock.now()):
+            case Recovery.WAIT:
+                await wait_for_due(attempt, operation)
+                operation = await _dispatch(attempt, replace(operation, due_at=None), tool, args, kwargs)
+            case Recovery.BEGIN | Recovery.DISPATCH | Recovery.AGAIN:
+                operation = await _dispatch(attempt, operation, tool, args, kwargs)
+            case Recovery.PROBE:
+                operation = await _probe(attempt, operation, tool)
+            case Recovery.PARK:
+                operation = await _park_unknown(attempt, operation)
+            case Recovery.READ:
+                operation = attempt.journal.operations[position]
+    attempt.journal.consume(position)
+    return result_of(operation, annotations_of(tool.fn).get("return"))
+
+
+def _begin(attempt: Attempt, position: Position, tool: Tool, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Operation:
+    bound = inspect.signature(tool.fn).bind_partial(*args, **kwargs).arguments
+    arguments = encode(bound, field=f"arguments of {tool.name}", limits=attempt.env.limits)
+    mark = fingerprint(OperationKind.CALL, tool.name, arguments)
+    return attempt.journal.expect(position, OperationKind.CALL, tool.name, mark) or Operation(
+        run_id=attempt.run.id,
+        position=position,
+        kind=OperationKind.CALL,
+        name=tool.name,
+        fingerprint=mark,
+        arguments=arguments,
+        policy=tool.effect,
+        status=OperationStatus.SEALED,
+        fence=attempt.run.fence,
+        sealed_at=attempt.env.clock.now(),
+    )
+
+
+async def _dispatch(
+    attempt: Attempt, operation: Operation, tool: Tool, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> Operation:
+    """Store the dispatch mark, then make the call, in flight; return the operation as it then stands."""
+    attempt.journal.check_open()
+    crash = attempt.env.crash
+    begun = Try(number=len(operation.tries) + 1, fence=attempt.run.fence, started_at=attempt.env.clock.now())
+    asking = replace(
+        operation,
+        status=OperationStatus.DISPATCHED,
+        fence=attempt.run.fence,
+        tries=(*operation.tries, begun),
+        reserved={u: operation.reserved.get(u, 0) + tool.cost.get(u, 0) for u in {*operation.reserved, *tool.cost}},
+    )
+    crash.reach("dispatch.before")
+    try:
+        await attempt.journal.put(asking)
+    except BudgetExceeded as error:
+        return await refuse(attempt, operation, error)
+    operation = asking
+    crash.reach("dispatch.after")
+    attempt.journal.begin_scope(operation.position)
+    interruptible = tool.isolation != "thread"
+    task = attempt.start(operation, _carry_out(attempt, operation, tool, args, kwargs), can_interrupt=interruptible)
+    await join(task)
+    return attempt.journal.operations[operation.position]
+
+
+async def _carry_out(
+    attempt: Attempt, operation: Operation, tool: Tool, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> None:
+    """Make the call and store what it answered; whoever awaits it may be gone by then."""
+    scopes.enter(scopes.Scope(operation.position, asyncio.current_task()))
+    try:
+        async with asyncio.timeout(None if tool.timeout_ms is None else tool.timeout_ms / 1000):
+            value = await _invoke(attempt, operation, tool, args, kwargs)
+        result = encode(value, field=f"result of {tool.name}", limits=attempt.env.limits)
+        ended = _committed(attempt, operation, tool, ResultKind.OK, result)
+    except asyncio.CancelledError:
+        await _store(attempt, _without_answer(attempt, operation, tool, "interrupted"))
+        raise
+    except (OutcomeUnknown, TimeoutError) as doubt:
+        ended = _without_answer(attempt, operation, tool, str(doubt) or "no answer in time")
+    except Exception as error:  # noqa: BLE001 - a tool may raise anything: that is its answer, and a stored result
+        ended = _failed(attempt, operation, tool, error)
+    attempt.env.crash.reach("effect.after")
+    await _store(attempt, ended)
+
+
+async def _invoke(
+    attempt: Attempt, operation: Operation, tool: Tool, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> object:
+    call = Call(
+        key=operation.key,
+        run_id=operation.run_id,
+        operation=operation.position,
+        fence=operation.fence,
+        try_number=len(operation.tries),
+        deadline_at=attempt.run.deadline_at,
+    )
+    if tool.isolation == "process":
+        process = required(attempt.env.tool_process, "an environment that runs isolated tools has a tool process")
+        packed = encode([target_of(tool.fn), args, kwargs, call if tool.takes_call else None], field=f"arguments of {tool.name}")
+        payload = canonical({"args": parse(packed)})
+        return parse(await process.run(ISOLATED, payload, grace_ms=attempt.env.settings.grace_ms))
+    extra: dict[str, object] = {"call": call} if tool.takes_call else {}
+    return await call_body(tool.fn, args, {**kwargs, **extra})
+
+
+async def _store(attempt: Attempt, operation: Operation) -> None:
+    """Store an answer: in the journal while the attempt advances or drains, beside it once the run is out of reach."""
+    if attempt.is_over:
+        if operation.has_result:
+            body = {"result_kind": str(operation.result_kind), "result": parse(operation.result or b"null")}
+            await attempt.testify(operation, EvidenceKind.LATE_RESULT, body)
+        return
+    if attempt.is_stopping:
+        attempt.journal.hold(operation)
+        return
+    await attempt.journal.put(operation)
+    attempt.env.crash.reach("result.after" if operation.has_result else "retry.after")
+
+
+def _committed(attempt: Attempt, operation: Operation, tool: Tool, kind: ResultKind, result: bytes) -> Operation:
+    now = attempt.env.clock.now()
+    return replace(
+        operation,
+        status=OperationStatus.COMMITTED,
+        result_kind=kind,
+        result=result,
+        settled_at=now,
+        reserved=_less(operation, tool),
+        used={u: operation.used.get(u, 0) + tool.cost.get(u, 0) for u in {*operation.used, *tool.cost}},
+        tries=(*operation.tries[:-1], replace(operation.tries[-1], ended_at=now)),
+    )
+
+
+def _less(operation: Operation, tool: Tool) -> dict[str, int]:
+    """Return what stays reserved when this try's own reservation ends: earlier tries that nobody answered for."""
+    left = {u: n - tool.cost.get(u, 0) for u, n in operation.reserved.items()}
+    return {u: n for u, n in left.items() if n > 0}
+
+
+def _failed(attempt: Attempt, operation: Operation, tool: Tool, error: Exception) -> Operation:
+    """A tool that raised has answered. Only what may be repeated anyway is tried again."""
+    delay_ms = tool.retry.delay_ms(len(operation.tries)) if tool.effect in _REPEATABLE else None
+    if delay_ms is None:
+        return _committed(attempt, operation, tool, ResultKind.ERROR, error_result(error))
+    used = {u: operation.used.get(u, 0) + tool.cost.get(u, 0) for u in {*operation.used, *tool.cost}}
+    return replace(backed_off(attempt, operation, error, delay_ms, _less(operation, tool)), used=used)
+
+
+def _without_answer(attempt: Attempt, operation: Operation, tool: Tool, why: str) -> Operation:
+    """A call that left and did not answer: tried again where that is safe, else unknown."""
+    if tool.effect is EffectPolicy.PURE and attempt.is_stopping:
+        return replace(operation, status=OperationStatus.SEALED)
+    if tool.effect in _REPEATABLE and not attempt.is_stopping:
+        delay_ms = tool.retry.delay_ms(len(operation.tries))
+        if delay_ms is not None:
+            return backed_off(attempt, operation, TimeoutError(why), delay_ms, operation.reserved)
+        if tool.effect is EffectPolicy.PURE:
+            return _committed(attempt, operation, tool, ResultKind.ERROR, error_result(TimeoutError(why)))
+    last = replace(operation.tries[-1], error=f"no answer: {why}", ended_at=attempt.env.clock.now())
+    return replace(operation, status=OperationStatus.UNKNOWN, tries=(*operation.tries[:-1], last))
+
+
+async def _probe(attempt: Attempt, operation: Operation, tool: Tool) -> Operation:
+    """Ask the destination what became of an unanswered call. Asking is no dispatch and may be repeated."""
+    probe = required(tool.probe, "a tool with effect 'probe' has a probe")
+    try:
+        answer = await call_body(probe, (operation.key,), {})
+    except Exception as error:  # noqa: BLE001 - a failed read is not an answer: never taken for absence (CC-44)
+        answer = error
+    match answer:
+        case Happened(result):
+            await attempt.testify(operation, EvidenceKind.PROBE, {"answer": "happened"})
+            data = encode(result, field=f"result of {tool.name}", limits=attempt.env.limits)
+            found = replace(operation, tries=operation.tries or ())
+            committed = _committed(attempt, found, tool, ResultKind.OK, data)
+            await attempt.journal.put(committed)
+            return committed
+        case Absent():
+            await attempt.testify(operation, EvidenceKind.PROBE, {"answer": "absent"})
+            sealed = replace(operation, status=OperationStatus.SEALED, due_at=None, reserved=_less(operation, tool))
+            attempt.journal.hold(sealed)
+            return sealed
+        case _:
+            return await _park_unknown(attempt, operation)
+
+
+async def _park_unknown(attempt: Attempt, operation: Operation) -> Operation:
+    """Keep the uncertainty, durably, and wait for the destination's own evidence or a person's decision."""
+    attempt.journal.check_open()
+    if operation.status is not OperationStatus.UNKNOWN:
+        operation = replace(operation, status=OperationStatus.UNKNOWN)
+        await attempt.journal.put(operation)
+    wait = Wait(kind=WaitKind.UNKNOWN, subject=operation.position, position=operation.position)
+    await attempt.wait_until_over(wait)
+    attempt.journal.check_open()
+    decided = await attempt.read(lambda tx: tx.operations.get(operation.run_id, operation.position))
+    decided = required(decided, "an unknown operation stays on record")
+    attempt.journal.operations[operation.position] = decided
+    return decided

@@ -1,0 +1,454 @@
+"""The journal of one attempt: what is stored of the run, and what this holder has yet to store.
+
+Rows wait in a buffer and go out as one write value, one at a time and in order; whatever gathers meanwhile goes with the
+next. Nothing leaves the process before the rows it rests on are durable: `flush` before a dispatch, and events are shown
+by readers only from the store (or under numbers reserved there).
+
+A refused write stops everything that waits until the attempt has looked why (`rule`). If the run is lost, `FenceLost` is
+raised everywhere and nothing more is written. If a cancel has been admitted, the journal drains: rows that are evidence of
+what already happened are still stored, rows that would begin something are dropped and their callers told `Stopped`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from quiesce.domain.canonical import parse
+from quiesce.domain.checkpoints import Checkpoint
+from quiesce.domain.errors import (
+    BudgetExceeded,
+    FenceLost,
+    InvalidInput,
+    ReplayMismatch,
+    Stopped,
+    StoreBusy,
+    StoreUnavailable,
+)
+from quiesce.domain.evidence import ArtifactReceipt
+from quiesce.domain.ids import CheckpointId, Position, RunId
+from quiesce.domain.operations import Operation, OperationKind, OperationStatus
+from quiesce.domain.runs import Run
+from quiesce.domain.streams import (
+    Draft,
+    EventKind,
+    StreamEvent,
+    StreamState,
+    Visibility,
+    first_chain,
+    gap_draft,
+    superseded_draft,
+)
+from quiesce.domain.writes import RunWrite, WriteOutcome
+from quiesce.ports.store import Transaction
+from quiesce.runtime.environment import Environment
+
+
+@dataclass(slots=True)
+class Buffer:
+    """Rows that wait for the next write."""
+
+    operations: dict[Position, Operation] = field(default_factory=dict)
+    events: list[StreamEvent] = field(default_factory=list)
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    artifacts: list[ArtifactReceipt] = field(default_factory=list)
+    consumed: list[Position] = field(default_factory=list)
+    reserve_seq: int | None = None
+
+    def __bool__(self) -> bool:
+        """Whether anything waits."""
+        return bool(self.operations or self.events or self.checkpoints or self.artifacts or self.consumed or self.reserve_seq)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """What the store holds of a run when an attempt begins, read in one view."""
+
+    operations: list[Operation]
+    checkpoint: Checkpoint | None
+    stream: StreamState
+    ancestors: tuple[RunId, ...]
+    uncovered: list[StreamEvent]
+    """Events beyond the last checkpoint."""
+
+
+def read_stored(tx: Transaction, run: Run, page: int) -> Stored:
+    """Read what an attempt begins from."""
+    checkpoint = tx.checkpoints.last(run.id)
+    covered = checkpoint.covered_seq if checkpoint else 0
+    uncovered: list[StreamEvent] = []
+    while batch := tx.streams.read(run.id, after=uncovered[-1].seq if uncovered else covered, limit=page):
+        uncovered.extend(batch)
+    ancestors: list[RunId] = []
+    parent_id = run.parent_id
+    while parent_id is not None and (parent := tx.runs.get(parent_id)) is not None:
+        ancestors.append(parent.id)
+        parent_id = parent.parent_id
+    state = tx.streams.state(run.id) or StreamState(run_id=run.id, stored_seq=0, chain=first_chain(run.id))
+    return Stored(
+        operations=tx.operations.of_run(run.id),
+        checkpoint=checkpoint,
+        stream=state,
+        ancestors=tuple(ancestors),
+        uncovered=uncovered,
+    )
+
+
+class Journal:
+    """Reads the past of a run and writes its present, under one fence."""
+
+    def __init__(self, env: Environment, run: Run, stored: Stored, on_stale: Callable[[], None]) -> None:
+        self._env = env
+        self.run = run
+        self.operations: dict[Position, Operation] = {o.position: o for o in stored.operations}
+        self.checkpoint = stored.checkpoint
+        self.ancestors = stored.ancestors
+        self.seq = stored.stream.stored_seq
+        self._chain = stored.stream.chain
+        self._reserved = stored.stream.reserved_seq
+        self._on_stale = on_stale
+        self._buffer = Buffer()
+        self._lock = asyncio.Lock()
+        self._pump: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
+        self._refused: set[Position] = set()
+        self._verdict: asyncio.Future[bool] | None = None
+        self.is_closed = False
+        """No operation begins any more."""
+        self.may_emit = True
+        """Whether events are still numbered."""
+        self.is_draining = False
+        """A cancel is admitted: only evidence is stored."""
+        self.may_close_step = False
+        """The cancel lets the step under way end with its checkpoint."""
+        self._past = _Past(stored)
+        if self._reserved > self.seq:
+            self._append(
+                gap_draft(self.seq + 1, self._reserved, "the process that reserved these numbers died"), self._reserved + 1
+            )
+
+    # -- operations ----------------------------------------------------------------------------------------------------
+
+    def expect(self, position: Position, kind: OperationKind, name: str, fingerprint: str) -> Operation | None:
+        """Return what is stored at a position, or None. Raises `ReplayMismatch` if it is something else."""
+        known = self.operations.get(position)
+        if known is None:
+            if len(self.operations) >= self._env.limits.operations_max:
+                rule = f"a run has at most {self._env.limits.operations_max} operations; start a child or a new run"
+                raise InvalidInput(field="operation", value=position, rule=rule)
+            return None
+        if (known.kind, known.name, known.fingerprint) == (kind, name, fingerprint):
+            return known
+        what = "arguments" if (known.kind, known.name) == (kind, name) else "operation"
+        raise ReplayMismatch(
+            f"run {self.run.id} at position {position}: the journal holds {known.kind} {known.name!r}, the code asks for "
+            f"{kind} {name!r}"
+            + (" with other arguments" if what == "arguments" else "")
+            + ". Run it with the code that wrote the journal, or cancel it",
+            position=position,
+            journal={"kind": str(known.kind), "name": known.name, "fingerprint": known.fingerprint},
+            code={"kind": str(kind), "name": name, "fingerprint": fingerprint},
+            differs=what,
+        )
+
+    def check_open(self) -> None:
+        """Raise if nothing may begin any more."""
+        if self._failure is not None:
+            raise self._failure
+        if self.is_closed:
+            raise Stopped
+
+    def hold(self, operation: Operation) -> None:
+        """Keep a row for the next write."""
+        self.operations[operation.position] = operation
+        self._buffer.operations[operation.position] = operation
+
+    async def put(self, operation: Operation) -> None:
+        """Store a row and all that was held before it. Raises `BudgetExceeded` if its reservation was refused."""
+        before = self.operations.get(operation.position)
+        self.hold(operation)
+        await self.flush()
+        if operation.position in self._refused:
+            self._refused.discard(operation.position)
+            self._restore(operation.position, before)
+            raise self._over_budget(operation)
+        if self.is_draining and _begins(operation):
+            self._restore(operation.position, before)
+            raise Stopped
+
+    def _restore(self, position: Position, before: Operation | None) -> None:
+        self.operations.pop(position, None)
+        if before is not None:
+            self.operations[position] = before
+
+    def _over_budget(self, operation: Operation) -> BudgetExceeded:
+        return BudgetExceeded(
+            f"run {self.run.id}: {operation.kind} {operation.name!r} needs {dict(operation.reserved)}, which is more than "
+            "what is left of its budget or of an ancestor's; nothing was dispatched",
+            position=operation.position,
+            needs=dict(operation.reserved),
+        )
+
+    def consume(self, position: Position) -> None:
+        """Note that the agent's code has been given this result; stored with the next write."""
+        known = self.operations[position]
+        if known.status is OperationStatus.COMMITTED:
+            self.operations[position] = replace(known, status=OperationStatus.CONSUMED)
+            self._buffer.consumed.append(position)
+
+    def save_artifact(self, receipt: ArtifactReceipt) -> None:
+        """Keep an artifact receipt for the next write."""
+        self._buffer.artifacts.append(receipt)
+
+    def make_checkpoint(self, state: bytes, *, is_final: bool) -> Checkpoint:
+        """Make the next checkpoint, covering every event numbered so far, and keep it for the next write."""
+        now = self._env.clock.now()
+        self.checkpoint = Checkpoint(
+            id=CheckpointId(self._env.new_id(now)),
+            run_id=self.run.id,
+            thread_id=self.run.thread_id,
+            number=self.checkpoint.number + 1 if self.checkpoint else 1,
+            parent_id=self.checkpoint.id if self.checkpoint else None,
+            state=state,
+            covered_seq=self.seq,
+            is_final=is_final,
+            fence=self.run.fence,
+            created_at=now,
+        )
+        self._buffer.checkpoints.append(self.checkpoint)
+        return self.checkpoint
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def emitted(self) -> dict[str, int]:
+        """Return how many events each scope has emitted, for a checkpoint to remember."""
+        return dict(self._past.counts)
+
+    def begin_scope(self, scope: str) -> None:
+        """Mark what an interrupted try of this step has emitted as superseded: it begins anew."""
+        if (left := self._past.supersede(scope)) is not None:
+            self._append(superseded_draft(*left, Position(scope), "this step begins anew"))
+
+    async def emit(self, draft: Draft) -> None:
+        """Number an event and have it stored; on replay, pass over what is stored already.
+
+        Returns once it is buffered (store-first) or its number is reserved and shown (show-first). Waits while too much
+        is buffered.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if not self.may_emit:
+            raise Stopped
+        replayed, left = self._past.meet(draft)
+        if replayed:
+            return
+        if left is not None:
+            self._append(superseded_draft(*left, draft.operation, "the agent emitted otherwise on replay"))
+        if self.run.visibility is Visibility.SHOW_FIRST and self.seq + 1 > self._reserved:
+            await self._reserve()
+        event = self._append(draft)
+        if self.run.visibility is Visibility.SHOW_FIRST:
+            self._env.live.show(event)
+            self._env.store.notifier.ring(f"run:{self.run.id}")
+        if len(self._buffer.events) >= self._env.limits.events_buffered_max:
+            await self.flush()
+
+    def note(self, draft: Draft) -> None:
+        """Append an event of the product's own, at once."""
+        self._append(draft)
+
+    def _append(self, draft: Draft, seq: int | None = None) -> StreamEvent:
+        self.seq = self.seq + 1 if seq is None else seq
+        event = draft.sealed(
+            run_id=self.run.id, seq=self.seq, previous=self._chain, fence=self.run.fence, now=self._env.clock.now()
+        )
+        self._chain = event.chain
+        self._buffer.events.append(event)
+        self._env.crash.reach("emit.before")
+        self.push()
+        return event
+
+    async def _reserve(self) -> None:
+        upto = self.seq + self._env.limits.reserve_block
+        self._buffer.reserve_seq = upto
+        await self.flush()
+        self._reserved = upto
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def push(self) -> None:
+        """Have what is buffered stored soon, without waiting for it."""
+        if self._pump is None or self._pump.done():
+            self._pump = asyncio.get_running_loop().create_task(self._flush_quietly(), name=f"flush {self.run.id}")
+
+    async def _flush_quietly(self) -> None:
+        try:
+            while self._buffer and self._failure is None:
+                await self.flush()
+        except (FenceLost, Exception) as failure:  # noqa: BLE001 - kept, and raised where the agent next asks for something
+            self._failure = self._failure or failure
+
+    async def flush(self) -> None:
+        """Store everything that is buffered; return once it is durable. Raises `FenceLost` when the fence is refused."""
+        async with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            if not self._buffer:
+                return  # the write before this one carried it
+            buffer, self._buffer = self._buffer, Buffer()
+            await self._hand_in(buffer)
+
+    async def _hand_in(self, buffer: Buffer) -> None:
+        if self.is_draining:
+            self._keep_only_evidence(buffer)
+        if not buffer:
+            return
+        outcome = await self.persist(self.write_of(buffer))
+        if outcome is WriteOutcome.OVER_BUDGET:
+            self._refused |= {p for p, o in buffer.operations.items() if self._moves_budget(o)}
+            for position in self._refused & buffer.operations.keys():
+                del buffer.operations[position]
+            outcome = await self.persist(self.write_of(buffer)) if buffer else WriteOutcome.APPLIED
+        if outcome is WriteOutcome.STALE:
+            await self._when_stale(buffer)
+        elif buffer.events:
+            self._env.crash.reach("emit.after")
+
+    async def _when_stale(self, buffer: Buffer) -> None:
+        """Wait for the attempt to find out what became of the run; then drain, or give up."""
+        if not self.is_draining and self._failure is None:
+            self._verdict = asyncio.get_running_loop().create_future()
+            self._on_stale()
+            if await self._verdict:
+                await self._hand_in(buffer)
+                return
+        self._failure = FenceLost()
+        raise self._failure
+
+    def rule(self, *, drains: bool, may_close_step: bool = False) -> None:
+        """Say what a refused write, past or to come, means: a drain, or the loss of the run."""
+        self.is_draining = drains
+        self.may_close_step = may_close_step
+        self.is_closed = True
+        if not drains:
+            self._failure = self._failure or FenceLost()
+        if self._verdict is not None and not self._verdict.done():
+            self._verdict.set_result(drains)
+
+    @staticmethod
+    def _moves_budget(operation: Operation) -> bool:
+        return bool(operation.reserved) and not operation.has_result
+
+    def write_of(self, buffer: Buffer) -> RunWrite:
+        """Make the write value of a buffer."""
+        return RunWrite(
+            run_id=self.run.id,
+            fence=self.run.fence,
+            operations=tuple(buffer.operations.values()),
+            events=tuple(buffer.events),
+            checkpoints=tuple(buffer.checkpoints),
+            artifacts=tuple(buffer.artifacts),
+            consumed=tuple(buffer.consumed),
+            ancestors=self.ancestors if any(o.reserved or o.used for o in buffer.operations.values()) else (),
+            reserve_seq=buffer.reserve_seq,
+            closes_step=self.may_close_step,
+        )
+
+    def take(self) -> RunWrite:
+        """Take what is buffered as a write value, to be applied with a decision."""
+        buffer, self._buffer = self._buffer, Buffer()
+        return self.write_of(buffer)
+
+    def put_back(self, write: RunWrite) -> None:
+        """Return rows whose decision was refused; a final checkpoint of an end that did not happen is dropped."""
+        self._buffer.operations = {**{o.position: o for o in write.operations}, **self._buffer.operations}
+        self._buffer.events = [*write.events, *self._buffer.events]
+        self._buffer.artifacts = [*write.artifacts, *self._buffer.artifacts]
+        self._buffer.checkpoints = [c for c in write.checkpoints if not c.is_final] + self._buffer.checkpoints
+
+    async def persist(self, write: RunWrite) -> WriteOutcome:
+        """Hand a write in until the store has answered. Applying it twice changes nothing, so a lost answer is asked again.
+
+        The attempt does not fail because a connection did (C88); if the store stays away past the lease, the answer is
+        `STALE` in the end.
+        """
+        delay_ms = 20.0
+        while True:
+            try:
+                return await self._env.store.write(write)
+            except (StoreUnavailable, StoreBusy):
+                await self._env.clock.sleep(delay_ms)
+                delay_ms = min(delay_ms * 2, 1000.0)
+
+    # -- the drain of a cancel -----------------------------------------------------------------------------------------
+
+    def _keep_only_evidence(self, buffer: Buffer) -> None:
+        buffer.operations = {p: o for p, o in buffer.operations.items() if not _begins(o)}
+        buffer.consumed.clear()
+        buffer.reserve_seq = None
+        if not self.may_close_step:
+            buffer.checkpoints.clear()
+
+    async def drain(self) -> bool:
+        """Store the evidence that waits. Returns False if the drain is closed: somebody else settles the run."""
+        try:
+            await self.flush()
+        except FenceLost:
+            return False
+        return True
+
+
+def _begins(operation: Operation) -> bool:
+    return operation.status in (OperationStatus.SEALED, OperationStatus.DISPATCHED)
+
+
+class _Past:
+    """What earlier attempts emitted, by scope: so that a replay shows nothing twice (and hides nothing that differs)."""
+
+    def __init__(self, stored: Stored) -> None:
+        self.counts: dict[str, int] = {}
+        self._base = _emitted_at(stored)
+        self._left: dict[str, deque[StreamEvent]] = {}
+        for event in stored.uncovered:
+            if event.kind is EventKind.DATA:
+                self._left.setdefault(event.operation or "", deque()).append(event)
+            elif event.kind is EventKind.SUPERSEDED:
+                facts = parse(event.payload)
+                scope = facts.get("operation") if isinstance(facts, dict) else None
+                self._left.pop(scope if isinstance(scope, str) else "", None)
+
+    def meet(self, draft: Draft) -> tuple[bool, tuple[int, int] | None]:
+        """Return whether an emit is stored already, and the range of stored events that it contradicts, if any."""
+        scope = draft.operation or ""
+        count = self.counts.get(scope, 0)
+        self.counts[scope] = count + 1
+        if count < self._base.get(scope, 0):
+            return True, None
+        left = self._left.get(scope)
+        if not left:
+            return False, None
+        if (left[0].channel, left[0].payload) == (draft.channel, draft.payload):
+            left.popleft()
+            return True, None
+        return False, self.supersede(scope, keep_count=True)
+
+    def supersede(self, scope: str, *, keep_count: bool = False) -> tuple[int, int] | None:
+        """Forget the rest of a scope's stored events; return their range of numbers, or None if there are none."""
+        if not keep_count:
+            self.counts[scope] = 0
+            self._base.pop(scope, None)
+        left = self._left.pop(scope, None)
+        return (left[0].seq, left[-1].seq) if left else None
+
+
+def _emitted_at(stored: Stored) -> dict[str, int]:
+    """Return how many events each scope had emitted at the last checkpoint, as that remembered."""
+    marks = [o for o in stored.operations if o.kind is OperationKind.CHECKPOINT and o.has_result and o.result]
+    for mark in reversed(marks):
+        facts = parse(mark.result or b"null")
+        if isinstance(facts, dict) and stored.checkpoint and facts.get("checkpoint_id") == stored.checkpoint.id:
+            counts = facts.get("emitted")
+            return {k: v for k, v in counts.items() if isinstance(v, int)} if isinstance(counts, dict) else {}
+    return {}

@@ -1,0 +1,121 @@
+"""Reconciliation: the only ways by which an unknown effect ends (TR-45, CC-54).
+
+A person's decision (it happened, with this result; it did not happen; give up) or the destination's own answer to the
+tool's probe. Each leaves a record with actor and grounds. Time and wishes end nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from quiesce.domain.canonical import Json, canonical, digest
+from quiesce.domain.errors import NotFound, Refused
+from quiesce.domain.evidence import Evidence, EvidenceKind, Verdict
+from quiesce.domain.ids import Position, RunId
+from quiesce.domain.operations import Operation, OperationStatus, ResultKind
+from quiesce.domain.runs import Run, RunStatus, WaitKind
+from quiesce.domain.terminal import Actor
+from quiesce.ports.store import Transaction
+from quiesce.runtime.claims import wake_tx
+from quiesce.runtime.environment import Environment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What somebody has found out, or decided, about one unknown operation."""
+
+    run_id: RunId
+    position: Position
+    verdict: Verdict
+    actor: Actor
+    grounds: str
+    result: Json = None
+    kind: EvidenceKind = EvidenceKind.DECISION
+    tenant: str = "local"
+
+
+def decide_tx(tx: Transaction, decision: Decision) -> Evidence:
+    """Record a decision and, if the run still waits for it, let it go on from there.
+
+    On a run that has ended, only the record is made: the receipt stays as it was, the policy at use takes it into account
+    (G-35). Raises `NotFound`, or `Refused` for an operation whose outcome is known.
+    """
+    run = tx.runs.lock(decision.run_id)
+    if run is None or run.tenant != decision.tenant:
+        raise NotFound("run", decision.run_id)
+    operation = tx.operations.get(run.id, decision.position)
+    if operation is None:
+        raise NotFound("operation", decision.position, f"run {run.id} has no such position; see `quiesce inspect`")
+    if not operation.may_have_acted:
+        raise Refused(
+            f"operation {decision.position} ({operation.name}) of run {run.id} is {operation.status}: its outcome is known",
+            run_id=run.id,
+            operation=decision.position,
+            status=str(operation.status),
+        )
+    if operation.status is not OperationStatus.UNKNOWN:
+        raise Refused(
+            f"operation {decision.position} ({operation.name}) of run {run.id} is under way; nothing is unknown yet",
+            run_id=run.id,
+            operation=decision.position,
+            status=str(operation.status),
+        )
+    evidence = tx.evidence.add(_evidence(tx, decision))
+    if decision.verdict is not Verdict.CANNOT_TELL and run.status is not RunStatus.SETTLING:
+        tx.operations.put_many([_decided(tx, run, operation, decision)])
+        wake_tx(tx, run, lambda w: w.kind is WaitKind.UNKNOWN and w.position == decision.position)
+    return evidence
+
+
+def _evidence(tx: Transaction, decision: Decision) -> Evidence:
+    return Evidence(
+        run_id=decision.run_id,
+        position=decision.position,
+        number=0,
+        kind=decision.kind,
+        verdict=decision.verdict,
+        actor=decision.actor,
+        body=canonical({"grounds": decision.grounds, "result": digest(canonical(decision.result))}),
+        at=tx.now,
+    )
+
+
+def _decided(tx: Transaction, run: Run, operation: Operation, decision: Decision) -> Operation:
+    """Return the operation as the verdict leaves it, and move the run's budget accordingly."""
+    match decision.verdict:
+        case Verdict.DID_NOT_HAPPEN:
+            _free(tx, run, operation, counts=False)
+            return replace(operation, status=OperationStatus.SEALED, due_at=None, reserved={})
+        case Verdict.HAPPENED:
+            _free(tx, run, operation, counts=True)
+            kind, result, reserved = ResultKind.OK, canonical(decision.result), {}
+            used = {u: operation.used.get(u, 0) + n for u, n in operation.reserved.items()}
+        case _:
+            kind, result, reserved = ResultKind.GIVEN_UP, b"null", dict(operation.reserved)
+            used = dict(operation.used)
+    return replace(
+        operation,
+        status=OperationStatus.COMMITTED,
+        result_kind=kind,
+        result=result,
+        settled_at=tx.now,
+        reserved=reserved,
+        used=used,
+    )
+
+
+def _free(tx: Transaction, run: Run, operation: Operation, *, counts: bool) -> None:
+    """End the operation's reservation on the run and its ancestors; count it as used if the effect happened."""
+    released = {u: -n for u, n in operation.reserved.items()}
+    used = dict(operation.reserved) if counts else {}
+    holder: Run | None = run
+    while holder is not None and released:
+        tx.runs.save(replace(holder, budget=holder.budget.moved(used=used, reserved=released)))
+        holder = tx.runs.lock(holder.parent_id) if holder.parent_id else None
+
+
+async def decide(env: Environment, decision: Decision) -> Evidence:
+    """Record a decision about an unknown effect; see `decide_tx`."""
+    evidence = await env.store.transact(lambda tx: decide_tx(tx, decision))
+    env.crash.reach("reconcile.after")
+    return evidence

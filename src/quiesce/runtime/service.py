@@ -1,0 +1,186 @@
+"""The control service: every command and question about runs, as library, CLI and server use it.
+
+Needs no worker of its own: a cancel from a process that runs nothing is as good as any other, and finishes the settlement
+itself where nobody else can. Each call is checked against the caller's tenant; another tenant's run does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from quiesce.domain.errors import InvalidInput, NotFound, SettlementPending
+from quiesce.domain.evidence import Evidence
+from quiesce.domain.ids import RunId, ThreadId
+from quiesce.domain.runs import Run, RunStatus
+from quiesce.domain.terminal import Actor, ActorKind, CancelMode, CancelScope, Reason, TerminalReceipt
+from quiesce.ports.notifier import run_topic
+from quiesce.ports.store import Transaction
+from quiesce.runtime.cancel import CancelAdmission, CancelRequest, cancel_tx
+from quiesce.runtime.children import read_result
+from quiesce.runtime.environment import Environment
+from quiesce.runtime.inspection import Inspection, inspect_tx
+from quiesce.runtime.readers import Frame, read_stream
+from quiesce.runtime.reconciliation import Decision, decide
+from quiesce.runtime.settlement import settle_abandoned
+from quiesce.runtime.submission import Submission, check_text, submit_tx
+from quiesce.runtime.transacting import persist
+
+E = TypeVar("E", CancelMode, CancelScope)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks: the tenant whose runs exist for the caller, and the subject that receipts name."""
+
+    tenant: str = "local"
+    subject: str = "local"
+
+
+class ControlService:
+    """Commands and questions about runs, for one caller."""
+
+    def __init__(self, env: Environment, caller: Caller | None = None) -> None:
+        self._env = env
+        self._caller = caller or Caller()
+
+    async def submit(self, wanted: Submission) -> Run:
+        """Store a run durably and return it, or the run that the same key made before; see `submit_tx`."""
+        wanted = replace(wanted, tenant=self._caller.tenant, subject=self._caller.subject)
+        wanted.check(self._env.limits)
+        run_id = RunId(self._env.new_id())
+        thread_id = ThreadId(self._env.new_id())
+        self._env.crash.reach("submit.before")
+        run = await self._env.store.transact(lambda tx: submit_tx(tx, wanted, run_id=run_id, thread_id=thread_id))
+        self._env.crash.reach("submit.after")
+        return run
+
+    async def cancel(
+        self,
+        run_id: RunId,
+        *,
+        reason: str = "",
+        mode: CancelMode | str = CancelMode.NOW,
+        scope: CancelScope | str = CancelScope.TREE,
+        grace_ms: int | None = None,
+        key: str | None = None,
+    ) -> CancelAdmission:
+        """Admit a cancel (C·X) and return at once. Says that it was accepted, nothing about what became durable.
+
+        Raises `NotFound` for a run that does not exist, `InvalidInput` for a field that breaks a rule.
+        """
+        request = CancelRequest(
+            run_id=run_id,
+            actor=Actor(kind=ActorKind.USER, name=self._caller.subject),
+            key=f"cancel:{self._env.new_id()}" if key is None else key,
+            text=reason,
+            reason=Reason.USER_CANCEL,
+            mode=_one_of(CancelMode, "mode", mode),
+            scope=_one_of(CancelScope, "scope", scope),
+            grace_ms=grace_ms,
+            tenant=self._caller.tenant,
+        )
+        return await self.admit(request)
+
+    async def admit(self, request: CancelRequest) -> CancelAdmission:
+        """Admit a cancel of any reason."""
+        request.check(self._env)
+        self._env.crash.reach("cancel.before")
+
+        def admit(tx: Transaction) -> CancelAdmission:
+            admission = cancel_tx(tx, self._env, request)
+            self._env.crash.reach("cancel.inside")
+            return admission
+
+        admission = await self._env.store.transact(admit)
+        self._env.crash.reach("cancel.after")
+        return admission
+
+    async def wait(self, run_id: RunId, *, timeout_ms: float | None = None) -> TerminalReceipt:
+        """Return the run's receipt once its boundary is published; finish the settlement if nobody does.
+
+        Raises `NotFound`, or `SettlementPending` when `timeout_ms` passes first: then nothing is known to be terminal.
+        """
+        bell = self._env.store.notifier.bell(run_topic(run_id))
+        waited_ms = 0.0
+        try:
+            while True:
+                run, receipt = await persist(self._env, lambda tx: _read_end(tx, run_id, self._caller.tenant), read=True)
+                if receipt is not None:
+                    return receipt
+                if run.status is RunStatus.SETTLING:
+                    await settle_abandoned(self._env, limit=self._env.limits.sweep_batch_max)
+                if timeout_ms is not None and waited_ms >= timeout_ms:
+                    raise SettlementPending(
+                        f"run {run_id} is {run.status} after {timeout_ms:.0f} ms; no boundary is published yet",
+                        run_id=run_id,
+                        status=str(run.status),
+                    )
+                step_ms = float(self._env.settings.poll_ms)
+                if timeout_ms is not None:
+                    step_ms = min(step_ms, timeout_ms - waited_ms)
+                if run.status is RunStatus.SETTLING:
+                    step_ms = min(step_ms, 20.0) if run.worker_id is None else step_ms
+                before = self._env.clock.now()
+                await bell.wait(max(1.0, step_ms))
+                waited_ms += max(1.0, (self._env.clock.now() - before) / 1000)
+        finally:
+            bell.close()
+
+    async def result(self, run_id: RunId) -> object:
+        """Return what a completed run's agent returned (as stored JSON); None for any other run."""
+        await self.get(run_id)
+        return await self._env.store.read(lambda tx: read_result(tx, run_id))
+
+    async def get(self, run_id: RunId) -> Run:
+        """Return a run. Raises `NotFound`."""
+        run = await self._env.store.read(lambda tx: tx.runs.get(run_id))
+        if run is None or run.tenant != self._caller.tenant:
+            raise NotFound("run", run_id)
+        return run
+
+    async def list(self, *, statuses: Collection[str] = (), before: RunId | None = None, limit: int = 50) -> list[Run]:
+        """Return this tenant's runs, newest first; page on with the last id as `before`."""
+        tenant = self._caller.tenant
+        return await self._env.store.read(lambda tx: tx.runs.page(tenant=tenant, statuses=statuses, before=before, limit=limit))
+
+    async def inspect(self, run_id: RunId) -> Inspection:
+        """Return everything stored of a run; changes nothing."""
+        tenant = self._caller.tenant
+        return await self._env.store.read(lambda tx: inspect_tx(tx, run_id, tenant=tenant))
+
+    async def receipt(self, run_id: RunId) -> TerminalReceipt:
+        """Return a run's receipt. Raises `SettlementPending` while there is none: it is not terminal."""
+        run, receipt = await self._env.store.read(lambda tx: _read_end(tx, run_id, self._caller.tenant))
+        if receipt is None:
+            raise SettlementPending(
+                f"run {run_id} is {run.status}: no boundary is published, so there is no receipt",
+                run_id=run_id,
+                status=str(run.status),
+            )
+        return receipt
+
+    def stream(self, run_id: RunId, *, after: int = 0) -> AsyncIterator[Frame]:
+        """Read a run's stream by number; see `read_stream`."""
+        return read_stream(self._env, run_id, after=after, tenant=self._caller.tenant)
+
+    async def reconcile(self, decision: Decision) -> Evidence:
+        """Record a decision about an unknown effect; see `decide_tx`."""
+        check_text("grounds", decision.grounds, self._env.limits.text_chars_max)
+        return await decide(self._env, replace(decision, tenant=self._caller.tenant))
+
+
+def _read_end(tx: Transaction, run_id: RunId, tenant: str) -> tuple[Run, TerminalReceipt | None]:
+    run = tx.runs.get(run_id)
+    if run is None or run.tenant != tenant:
+        raise NotFound("run", run_id)
+    return run, tx.terminal.receipt(run_id)
+
+
+def _one_of(kind: type[E], field: str, value: E | str) -> E:
+    try:
+        return kind(value)
+    except ValueError:
+        rule = "must be one of " + ", ".join(str(member) for member in kind)
+        raise InvalidInput(field=field, value=value, rule=rule) from None

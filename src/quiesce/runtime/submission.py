@@ -1,0 +1,172 @@
+"""Submission: a run exists, durably, before anybody is told so (G-24, C57).
+
+Keeps: the same idempotency key with the same content gives the same run back, whatever happened to the first answer; with
+other content it is a conflict that names both. Question, bindings, deadline and budget are fixed here, for life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from quiesce.domain.budgets import Budget
+from quiesce.domain.canonical import digest_of
+from quiesce.domain.errors import ContinuationRefused, IdempotencyConflict, InvalidInput, ThreadBusy
+from quiesce.domain.ids import Fence, RunId, ThreadId
+from quiesce.domain.instant import Instant, to_iso
+from quiesce.domain.limits import Limits
+from quiesce.domain.runs import Durability, Run, RunStatus, Thread
+from quiesce.domain.streams import Visibility
+from quiesce.domain.terminal import Policy
+from quiesce.ports.notifier import WORK
+from quiesce.ports.store import Transaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A request to run an agent. `input` and `bindings` are canonical JSON."""
+
+    agent: str
+    input: bytes
+    bindings: bytes = b"{}"
+    thread_id: ThreadId | None = None
+    key: str | None = None
+    tenant: str = "local"
+    subject: str = "local"
+    deadline_at: Instant | None = None
+    budget: Budget = field(default_factory=Budget)
+    durability: Durability = Durability.SYNC
+    visibility: Visibility = Visibility.STORE_FIRST
+
+    def fingerprint(self) -> str:
+        """Return the digest of the fields that give the request its meaning (CC-14)."""
+        return digest_of(
+            {
+                "agent": self.agent,
+                "input": self.input.decode(),
+                "bindings": self.bindings.decode(),
+                "thread_id": self.thread_id,
+                "subject": self.subject,
+                "deadline_at": self.deadline_at,
+                "budget": {a.unit: a.limit for a in self.budget.allowances},
+                "durability": str(self.durability),
+                "visibility": str(self.visibility),
+            }
+        )
+
+    def check(self, limits: Limits) -> None:
+        """Raise `InvalidInput` for fields from outside that break a limit."""
+        checks: Mapping[str, tuple[str | None, int]] = {
+            "agent": (self.agent, limits.name_chars_max),
+            "key": (self.key, limits.key_chars_max),
+            "thread_id": (self.thread_id, limits.name_chars_max),
+            "tenant": (self.tenant, limits.name_chars_max),
+            "subject": (self.subject, limits.name_chars_max),
+        }
+        for name, (value, chars_max) in checks.items():
+            check_text(name, value, chars_max)
+
+
+def check_text(field: str, value: str | None, chars_max: int, *, allow_empty: bool = False) -> None:
+    """Raise `InvalidInput` unless `value` is None or storable text of at most `chars_max` characters."""
+    if value is None:
+        return
+    if len(value) > chars_max or (not value and not allow_empty):
+        raise InvalidInput(field=field, value=value, rule=f"must be 1 to {chars_max} characters")
+    if "\0" in value or any("\ud800" <= c <= "\udfff" for c in value):
+        raise InvalidInput(field=field, value=value, rule="must hold no NUL character and no lone surrogate")
+
+
+def submit_tx(tx: Transaction, wanted: Submission, *, run_id: RunId, thread_id: ThreadId, parent: Run | None = None) -> Run:
+    """Store a run, pending, and return it; or return the run that the same key made before.
+
+    A thread takes one run at a time, and a new one only after a boundary that allows it unasked. Raises
+    `IdempotencyConflict`, `ThreadBusy`, `ContinuationRefused`; nothing is stored then.
+    """
+    if wanted.key is not None and (known := tx.runs.by_key(wanted.tenant, wanted.key)) is not None:
+        return _same_or_conflict(known, wanted)
+    thread_id = wanted.thread_id or thread_id
+    tx.threads.insert(Thread(id=thread_id, tenant=wanted.tenant, created_at=tx.now))
+    thread = tx.threads.lock(thread_id)
+    if thread is None or thread.tenant != wanted.tenant:
+        raise InvalidInput(field="thread_id", value=thread_id, rule="belongs to somebody else")
+    if wanted.key is not None and (known := tx.runs.by_key(wanted.tenant, wanted.key)) is not None:
+        return _same_or_conflict(known, wanted)  # stored by another process while this one waited for the thread
+    _check_thread(tx, thread)
+    run = _new_run(wanted, run_id=run_id, thread=thread, parent=parent, now=tx.now)
+    tx.runs.insert(run)
+    tx.streams.open(run.id)
+    tx.threads.save(replace(thread, runs=run.number, head_run_id=run.id))
+    tx.ring(WORK)
+    return run
+
+
+def _same_or_conflict(known: Run, wanted: Submission) -> Run:
+    if known.fingerprint == wanted.fingerprint():
+        return known
+    raise IdempotencyConflict(
+        f"key {wanted.key!r} already names run {known.id} (agent {known.agent!r}), whose content differs; "
+        "use another key for another request",
+        key=wanted.key,
+        run_id=known.id,
+        stored_fingerprint=known.fingerprint,
+        offered_fingerprint=wanted.fingerprint(),
+    )
+
+
+def _check_thread(tx: Transaction, thread: Thread) -> None:
+    head = tx.runs.get(thread.head_run_id) if thread.head_run_id else None
+    if head is None:
+        return
+    if not head.is_terminal:
+        raise ThreadBusy(
+            f"thread {thread.id} has run {head.id}, which is {head.status}; wait for its end or cancel it",
+            thread_id=thread.id,
+            run_id=head.id,
+            status=str(head.status),
+        )
+    receipt = tx.terminal.receipt(head.id)
+    if receipt is not None and receipt.policy.policy is not Policy.ALLOW:
+        raise ContinuationRefused(
+            f"thread {thread.id}: its last run ended with resume policy {receipt.policy.policy} ({receipt.policy.rule}: "
+            f"{receipt.policy.admissible}). Continuing needs a recorded choice, which this version cannot take yet; "
+            "start on a new thread instead",
+            thread_id=thread.id,
+            receipt_id=receipt.id,
+            policy=str(receipt.policy.policy),
+            rule=receipt.policy.rule,
+        )
+
+
+def _new_run(wanted: Submission, *, run_id: RunId, thread: Thread, parent: Run | None, now: Instant) -> Run:
+    deadlines = [d for d in (wanted.deadline_at, parent.deadline_at if parent else None) if d is not None]
+    if wanted.deadline_at is not None and wanted.deadline_at <= now:
+        raise InvalidInput(field="deadline_at", value=to_iso(wanted.deadline_at), rule="lies in the past")
+    return Run(
+        id=run_id,
+        thread_id=thread.id,
+        number=thread.runs + 1,
+        tenant=wanted.tenant,
+        subject=wanted.subject,
+        key=wanted.key,
+        fingerprint=wanted.fingerprint(),
+        agent=wanted.agent,
+        input=wanted.input,
+        bindings=wanted.bindings,
+        parent_id=parent.id if parent else None,
+        root_id=parent.root_id if parent else run_id,
+        status=RunStatus.PENDING,
+        fence=Fence(0),
+        worker_id=None,
+        attempt=0,
+        drain_fence=None,
+        settle_at=None,
+        waits=(),
+        due_at=None,
+        deadline_at=min(deadlines, default=None),
+        durability=wanted.durability,
+        visibility=wanted.visibility,
+        budget=wanted.budget,
+        created_at=now,
+        ended_at=None,
+    )

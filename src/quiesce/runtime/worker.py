@@ -1,0 +1,250 @@
+"""A worker: claims runs, advances them, listens for what concerns them, and looks after what nobody looks after.
+
+Leader-free: every worker sweeps (dead holders, overdue deadlines, unfinished settlements) in bounded batches, and each sweep
+is idempotent. A doorbell makes it quick, the poll makes it sure. A draining worker claims nothing (C67), still obeys
+cancels (C12), and hands back what it cannot finish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass, field
+from functools import partial
+
+from quiesce.domain.errors import BindingMismatch, QuiesceError, StoreError, required
+from quiesce.domain.ids import RunId, WorkerId
+from quiesce.domain.runs import Run
+from quiesce.domain.terminal import Actor, ActorKind, Reason
+from quiesce.domain.workers import AttemptEnd, Worker
+from quiesce.ports.notifier import WORK, worker_topic
+from quiesce.ports.store import Transaction
+from quiesce.runtime.cancel import end_tx, overdue_tx
+from quiesce.runtime.claims import claim_due_tx, claim_tx, next_due_tx, register_tx, retire_tx
+from quiesce.runtime.environment import Environment
+from quiesce.runtime.execution import Execution
+from quiesce.runtime.lease_keeper import LeaseKeeper
+from quiesce.runtime.registry import Registry, check_bindings
+from quiesce.runtime.settlement import settle_abandoned
+
+log = logging.getLogger("quiesce.worker")
+
+
+@dataclass(slots=True)
+class Held:
+    """A run under way here."""
+
+    execution: Execution
+    task: asyncio.Task[AttemptEnd | None]
+
+
+@dataclass(slots=True)
+class WorkerState:
+    """What a worker has done, for people and tests."""
+
+    claimed: int = 0
+    ends: dict[AttemptEnd, int] = field(default_factory=dict)
+
+
+class RunWorker:
+    """Advances runs of the registered agents until closed."""
+
+    def __init__(self, env: Environment, registry: Registry, *, name: str = "worker", keeps_lease_on_thread: bool = True) -> None:
+        self._env = env
+        self._registry = registry
+        self._name = name
+        self._on_thread = keeps_lease_on_thread
+        self._held: dict[RunId, Held] = {}
+        self._worker: Worker | None = None
+        self._keeper: LeaseKeeper | None = None
+        self._loops: list[asyncio.Task[None]] = []
+        self._is_draining = False
+        self._foreign: set[RunId] = set()
+        """Claimable runs that are bound to something this worker does not offer."""
+        self.state = WorkerState()
+
+    @property
+    def id(self) -> WorkerId:
+        """The id of this worker's present lease."""
+        return required(self._worker, "a worker is started before it is asked for its id").id
+
+    async def start(self, *, claims: bool = True) -> None:
+        """Register, keep the lease, and begin to sweep; with `claims`, also to claim whatever is due."""
+        await self._register()
+        loop = asyncio.get_running_loop()
+        self._loops = [
+            loop.create_task(self._attend(claims=claims), name="attend"),
+            loop.create_task(self._sweep(), name="sweep"),
+        ]
+
+    async def _register(self) -> None:
+        worker_id = WorkerId(self._env.new_id())
+        settings = self._env.settings
+        self._worker = await self._env.store.transact(
+            lambda tx: register_tx(tx, worker_id=worker_id, name=self._name, lease_ms=settings.lease_ms)
+        )
+        self._keeper = LeaseKeeper(self._env, worker_id, self._on_lease_lost)
+        self._keeper.start(on_thread=self._on_thread)
+
+    def _on_lease_lost(self) -> None:
+        """Others have removed this worker: every run it held has been taken over, or will be."""
+        log.warning("lease lost", extra={"action": "lease_lost", "worker_id": self.id})
+        for held in self._held.values():
+            held.execution.look_again()
+        self._worker = None
+
+    # -- claiming ------------------------------------------------------------------------------------------------------
+
+    async def take(self, run_id: RunId) -> asyncio.Task[AttemptEnd | None]:
+        """Claim one run by id and begin to advance it. Raises what `claim_tx` raises."""
+        worker = required(self._worker, "a worker claims only after it has started")
+        wanted = await self._env.store.read(lambda tx: tx.runs.get(run_id))
+        if wanted is not None:
+            check_bindings(wanted, self._registry.get(wanted.agent))
+        run = await self._env.store.transact(lambda tx: claim_tx(tx, run_id, worker))
+        return self._begin(run)
+
+    async def _claim_due(self) -> int:
+        room = self._env.settings.concurrency - len(self._held)
+        worker = self._worker
+        if self._is_draining or room <= 0 or worker is None:
+            return 0
+        limit = min(room, self._env.limits.claim_batch_max)
+        agents = self._registry.names
+        limit = min(limit + len(self._foreign), self._env.limits.sweep_batch_max)
+        runs = await self._env.store.transact(
+            lambda tx: claim_due_tx(tx, worker, agents=agents, limit=limit, accepts=self._accepts)
+        )
+        for run in runs:
+            self._begin(run)
+        return len(runs)
+
+    def _accepts(self, run: Run) -> bool:
+        try:
+            check_bindings(run, self._registry.get(run.agent))
+        except BindingMismatch as error:
+            if run.id not in self._foreign:
+                log.warning("run left to others", extra={"action": "run_left", "run_id": run.id, "code": error.code})
+            self._foreign.add(run.id)
+            return False
+        return True
+
+    def _begin(self, run: Run) -> asyncio.Task[AttemptEnd | None]:
+        self._env.crash.reach("claim.after")
+        self.state.claimed += 1
+        execution = Execution(self._env, run, self._registry.get(run.agent))
+        task = asyncio.get_running_loop().create_task(self._advance(execution), name=f"attempt {run.id}")
+        self._held[run.id] = Held(execution, task)
+        return task
+
+    async def _advance(self, execution: Execution) -> AttemptEnd | None:
+        """Advance one run; a failure of the store ends the attempt here, and only here."""
+        run = execution.run
+        try:
+            if run.attempt > self._env.limits.attempts_max:
+                await self._give_up(run)
+                return AttemptEnd.ENDED
+            end = await execution.advance()
+            self.state.ends[end] = self.state.ends.get(end, 0) + 1
+            return end
+        except QuiesceError as error:
+            log.exception("attempt failed", extra={"action": "attempt_failed", "run_id": run.id, "code": error.code})
+            return None
+        finally:
+            if (held := self._held.get(run.id)) is not None and held.execution is execution:
+                del self._held[run.id]
+            self._env.store.notifier.ring(WORK)
+
+    async def _give_up(self, run: Run) -> None:
+        """End a run whose every holder died: nobody should be the next (C47)."""
+        actor = Actor(kind=ActorKind.SERVICE, name=self._name)
+        text = f"{run.attempt - 1} attempts ended with the loss of their process"
+
+        def end(tx: Transaction) -> None:
+            locked = tx.runs.lock(run.id)
+            if locked is not None and locked.is_active:
+                end_tx(tx, self._env, locked, Reason.PROCESS_LOST, text, actor, 0)
+
+        await self._env.store.transact(end)
+
+    # -- listening and sweeping ----------------------------------------------------------------------------------------
+
+    async def _attend(self, *, claims: bool) -> None:
+        """Claim what is due and notice what happened to the runs held; on every ring, and on every poll."""
+        while True:
+            worker = self._worker
+            bell = self._env.store.notifier.bell(WORK, worker_topic(worker.id if worker else ""))
+            try:
+                if worker is None:
+                    await self._renew_identity()
+                await self._notice()
+                claimed = await self._claim_due() if claims else 0
+                if not claimed:
+                    await bell.wait(await self._idle_ms())
+            except StoreError as error:
+                log.warning("store trouble", extra={"action": "store_trouble", "code": error.code})
+                await self._env.clock.sleep(self._env.settings.poll_ms)
+            finally:
+                bell.close()
+
+    async def _renew_identity(self) -> None:
+        if self._keeper is not None:
+            await self._keeper.close()
+        await self._register()
+
+    async def _idle_ms(self) -> float:
+        """Return how long nothing is expected to fall due, at most one poll."""
+        due = await self._env.store.read(next_due_tx)
+        if due is None:
+            return float(self._env.settings.poll_ms)
+        return min(float(self._env.settings.poll_ms), max(1.0, (due - self._env.clock.now()) / 1000))
+
+    async def _notice(self) -> None:
+        """Read, in one go, which of the runs held here are settling or no longer ours, and tell their executions."""
+        if not self._held:
+            return
+        mine = {run.id: run for run in await self._env.store.read(lambda tx: tx.runs.held_by(self.id))}
+        for run_id, held in list(self._held.items()):
+            row = mine.get(run_id)
+            if row is None or row.fence != held.execution.run.fence:
+                held.execution.look_again()
+
+    async def _sweep(self) -> None:
+        """Look after what nobody looks after, a bounded batch at a time."""
+        limit = self._env.limits.sweep_batch_max
+        while True:
+            try:
+                await self._env.store.transact(lambda tx: overdue_tx(tx, self._env, limit=limit))
+                await settle_abandoned(self._env, limit=limit)
+                spared = self._worker.id if self._worker else None
+                await self._env.store.transact(partial(retire_tx, limit=limit, spared=spared))
+            except StoreError as error:
+                log.warning("sweep put off", extra={"action": "sweep_put_off", "code": error.code})
+            await self._env.clock.sleep(self._env.settings.sweep_ms)
+
+    # -- ending --------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Drain: claim nothing more, let operations in flight end, hand the rest back, give the lease up. Idempotent."""
+        if self._worker is None and not self._loops:
+            return
+        self._is_draining = True
+        worker = self._worker
+        if worker is not None:
+            with contextlib.suppress(StoreError):
+                await self._env.store.transact(lambda tx: tx.workers.drain(worker.id))
+        for held in self._held.values():
+            held.execution.leave()
+        if self._held:
+            await asyncio.wait({held.task for held in self._held.values()})
+        for task in self._loops:
+            task.cancel()
+        await asyncio.wait(self._loops)
+        self._loops = []
+        if self._keeper is not None:
+            await self._keeper.close()
+        if worker is not None:
+            with contextlib.suppress(StoreError):
+                await self._env.store.transact(lambda tx: tx.workers.remove(worker.id))
+        self._worker = None
