@@ -3,14 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo demo-live test lint types layers unit requirements bench clean help
+.PHONY: demo demo-live test lint types layers unit requirements clean help
 
 help:
 	@echo "make demo          the story in a minute: kill, take over, cancel, verify (real processes)"
 	@echo "make demo-live     the same with a small real model, offline (builds llama.cpp once, some minutes)"
 	@echo "make test          everything: lint, types, layers, all tests on memory, SQLite and PostgreSQL"
 	@echo "make requirements  which requirement is proved by which test"
-	@echo "make bench         measure here; writes bench/results.json"
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Quiesce needs Python 3.11 or later"'
@@ -53,9 +52,6 @@ requirements: $(VENV)/installed-dev
 .PHONY: requirements-check
 requirements-check: $(VENV)/installed-dev
 	@$(BIN)/python tools/requirements.py > /dev/null
-
-bench: $(VENV)/installed-dev
-	$(BIN)/python bench/run.py
 
 clean:
 	rm -rf $(VENV) demo-session

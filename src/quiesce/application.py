@@ -5,13 +5,14 @@
         handle = await q.start(researcher, "Why is the sky blue?", key="order-7")
         receipt = await handle.cancel(reason="changed my mind")
 
-Inside `async with` a worker of this process advances runs; a process that only submits and controls passes
-`worker=False`. Nothing here decides anything: it names pieces and hands over.
+Inside `async with` a worker of this process advances runs of the agents it knows: `agents=[...]`, `@q.agent`, and those
+that it starts. A process that only submits and controls passes `worker=False`. Nothing here decides anything: it names
+pieces and hands over.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar, overload
@@ -91,6 +92,7 @@ class Quiesce:
         *,
         artifacts: Path | str | None = None,
         settings: Settings | None = None,
+        agents: Iterable[Agent] = (),
         worker: bool = True,
         name: str = "embedded",
         caller: Caller | None = None,
@@ -103,7 +105,7 @@ class Quiesce:
         self._caller = caller or Caller()
         self._env: Environment | None = None
         self._worker: RunWorker | None = None
-        self.registry = Registry()
+        self.registry = Registry(agents)
 
     # -- declarations --------------------------------------------------------------------------------------------------
 

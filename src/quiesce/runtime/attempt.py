@@ -40,12 +40,21 @@ class InFlight:
 class Attempt:
     """The shared state of one attempt."""
 
-    def __init__(self, env: Environment, run: Run, agent: Agent, journal: Journal, look_again: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        env: Environment,
+        run: Run,
+        journal: Journal,
+        *,
+        look_again: Callable[[], None],
+        know: Callable[[Agent], Agent],
+    ) -> None:
         self.env = env
         self.look_again = look_again
         """Has whoever advances the attempt read the run's row again."""
+        self.know = know
+        """Registers an agent with this process, so that its runs can be advanced here."""
         self.run = run
-        self.agent = agent
         self.journal = journal
         self.in_flight: dict[Position, InFlight] = {}
         self.waits: dict[Position, Wait] = {}

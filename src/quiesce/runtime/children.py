@@ -81,6 +81,7 @@ async def spawn(attempt: Attempt, position: Position, agent: Agent, args: tuple[
     """Start a child, or find the one that this position started before."""
     journal = attempt.journal
     journal.check_open()
+    attempt.know(agent)
     data = encode({"args": args, "kwargs": {}}, field=f"arguments of {agent.name}", limits=attempt.env.limits)
     arguments = canonical({"agent": agent.name, "input": parse(data), "budget": dict(budget or {})})
     name = f"spawn {agent.name}"

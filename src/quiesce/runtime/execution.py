@@ -37,8 +37,9 @@ from quiesce.runtime.claims import park_tx, release_tx
 from quiesce.runtime.codec import decode_arguments, encode
 from quiesce.runtime.context import Run as RunContext
 from quiesce.runtime.environment import Environment
-from quiesce.runtime.journal import Journal, read_stored
-from quiesce.runtime.registry import Agent
+from quiesce.runtime.journal import Journal
+from quiesce.runtime.past import read_stored
+from quiesce.runtime.registry import Agent, Registry
 from quiesce.runtime.settlement import Cleanup, conclude, end_now_tx, freeze_tx
 from quiesce.runtime.stopping import interrupt
 from quiesce.runtime.transacting import persist
@@ -63,9 +64,10 @@ class Settling:
 class Execution:
     """Advances one claimed run until the attempt ends."""
 
-    def __init__(self, env: Environment, run: Run, agent: Agent) -> None:
+    def __init__(self, env: Environment, run: Run, registry: Registry) -> None:
         self._env = env
-        self._agent = agent
+        self._registry = registry
+        self._agent = registry.get(run.agent)
         self._attention = asyncio.Event()
         self._must_look = False
         self._must_leave = False
@@ -90,7 +92,7 @@ class Execution:
         run, env = self.run, self._env
         stored = await persist(env, lambda tx: read_stored(tx, run, env.limits.events_page_max), read=True)
         journal = Journal(env, run, stored, self.look_again)
-        attempt = Attempt(env, run, self._agent, journal, self.look_again)
+        attempt = Attempt(env, run, journal, look_again=self.look_again, know=self._registry.add)
         if run.attempt > 1 and stored.operations:
             journal.note(status_draft("resumed", attempt=run.attempt))
         agent = asyncio.get_running_loop().create_task(self._call_agent(attempt), name=f"agent {run.agent} {run.id}")

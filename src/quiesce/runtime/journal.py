@@ -12,11 +12,9 @@ what already happened are still stored, rows that would begin something are drop
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from quiesce.domain.canonical import parse
 from quiesce.domain.checkpoints import Checkpoint
 from quiesce.domain.errors import (
     BudgetExceeded,
@@ -28,22 +26,19 @@ from quiesce.domain.errors import (
     StoreUnavailable,
 )
 from quiesce.domain.evidence import ArtifactReceipt
-from quiesce.domain.ids import CheckpointId, Position, RunId
+from quiesce.domain.ids import CheckpointId, Position
 from quiesce.domain.operations import Operation, OperationKind, OperationStatus
 from quiesce.domain.runs import Run
 from quiesce.domain.streams import (
     Draft,
-    EventKind,
     StreamEvent,
-    StreamState,
     Visibility,
-    first_chain,
     gap_draft,
     superseded_draft,
 )
 from quiesce.domain.writes import RunWrite, WriteOutcome
-from quiesce.ports.store import Transaction
 from quiesce.runtime.environment import Environment
+from quiesce.runtime.past import Past, Stored
 
 
 @dataclass(slots=True)
@@ -60,40 +55,6 @@ class Buffer:
     def __bool__(self) -> bool:
         """Whether anything waits."""
         return bool(self.operations or self.events or self.checkpoints or self.artifacts or self.consumed or self.reserve_seq)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """What the store holds of a run when an attempt begins, read in one view."""
-
-    operations: list[Operation]
-    checkpoint: Checkpoint | None
-    stream: StreamState
-    ancestors: tuple[RunId, ...]
-    uncovered: list[StreamEvent]
-    """Events beyond the last checkpoint."""
-
-
-def read_stored(tx: Transaction, run: Run, page: int) -> Stored:
-    """Read what an attempt begins from."""
-    checkpoint = tx.checkpoints.last(run.id)
-    covered = checkpoint.covered_seq if checkpoint else 0
-    uncovered: list[StreamEvent] = []
-    while batch := tx.streams.read(run.id, after=uncovered[-1].seq if uncovered else covered, limit=page):
-        uncovered.extend(batch)
-    ancestors: list[RunId] = []
-    parent_id = run.parent_id
-    while parent_id is not None and (parent := tx.runs.get(parent_id)) is not None:
-        ancestors.append(parent.id)
-        parent_id = parent.parent_id
-    state = tx.streams.state(run.id) or StreamState(run_id=run.id, stored_seq=0, chain=first_chain(run.id))
-    return Stored(
-        operations=tx.operations.of_run(run.id),
-        checkpoint=checkpoint,
-        stream=state,
-        ancestors=tuple(ancestors),
-        uncovered=uncovered,
-    )
 
 
 class Journal:
@@ -123,7 +84,7 @@ class Journal:
         """A cancel is admitted: only evidence is stored."""
         self.may_close_step = False
         """The cancel lets the step under way end with its checkpoint."""
-        self._past = _Past(stored)
+        self._past = Past(stored)
         if self._reserved > self.seq:
             self._append(
                 gap_draft(self.seq + 1, self._reserved, "the process that reserved these numbers died"), self._reserved + 1
@@ -402,53 +363,3 @@ class Journal:
 
 def _begins(operation: Operation) -> bool:
     return operation.status in (OperationStatus.SEALED, OperationStatus.DISPATCHED)
-
-
-class _Past:
-    """What earlier attempts emitted, by scope: so that a replay shows nothing twice (and hides nothing that differs)."""
-
-    def __init__(self, stored: Stored) -> None:
-        self.counts: dict[str, int] = {}
-        self._base = _emitted_at(stored)
-        self._left: dict[str, deque[StreamEvent]] = {}
-        for event in stored.uncovered:
-            if event.kind is EventKind.DATA:
-                self._left.setdefault(event.operation or "", deque()).append(event)
-            elif event.kind is EventKind.SUPERSEDED:
-                facts = parse(event.payload)
-                scope = facts.get("operation") if isinstance(facts, dict) else None
-                self._left.pop(scope if isinstance(scope, str) else "", None)
-
-    def meet(self, draft: Draft) -> tuple[bool, tuple[int, int] | None]:
-        """Return whether an emit is stored already, and the range of stored events that it contradicts, if any."""
-        scope = draft.operation or ""
-        count = self.counts.get(scope, 0)
-        self.counts[scope] = count + 1
-        if count < self._base.get(scope, 0):
-            return True, None
-        left = self._left.get(scope)
-        if not left:
-            return False, None
-        if (left[0].channel, left[0].payload) == (draft.channel, draft.payload):
-            left.popleft()
-            return True, None
-        return False, self.supersede(scope, keep_count=True)
-
-    def supersede(self, scope: str, *, keep_count: bool = False) -> tuple[int, int] | None:
-        """Forget the rest of a scope's stored events; return their range of numbers, or None if there are none."""
-        if not keep_count:
-            self.counts[scope] = 0
-            self._base.pop(scope, None)
-        left = self._left.pop(scope, None)
-        return (left[0].seq, left[-1].seq) if left else None
-
-
-def _emitted_at(stored: Stored) -> dict[str, int]:
-    """Return how many events each scope had emitted at the last checkpoint, as that remembered."""
-    marks = [o for o in stored.operations if o.kind is OperationKind.CHECKPOINT and o.has_result and o.result]
-    for mark in reversed(marks):
-        facts = parse(mark.result or b"null")
-        if isinstance(facts, dict) and stored.checkpoint and facts.get("checkpoint_id") == stored.checkpoint.id:
-            counts = facts.get("emitted")
-            return {k: v for k, v in counts.items() if isinstance(v, int)} if isinstance(counts, dict) else {}
-    return {}

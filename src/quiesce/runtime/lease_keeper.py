@@ -16,6 +16,7 @@ from quiesce.domain.ids import WorkerId
 from quiesce.domain.workers import Renewal
 from quiesce.runtime.claims import renew_tx
 from quiesce.runtime.environment import Environment
+from quiesce.runtime.threads import call_in_thread
 
 
 class LeaseKeeper:
@@ -70,4 +71,4 @@ class LeaseKeeper:
             self._task.cancel()
             await asyncio.wait({self._task})
         if self._thread is not None:
-            await asyncio.to_thread(self._thread.join, 1.0)
+            await call_in_thread(self._thread.join, (1.0,), {})

@@ -10,6 +10,7 @@ Lock order: thread, then runs by ascending id (a parent before its child).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from quiesce.domain.canonical import canonical
@@ -139,8 +140,14 @@ def _frontier(tx: Transaction, run_id: RunId) -> Frontier:
         emitted_seq=max(emitted, covered),
         emitted_exact=bool(state.frozen_exact),
         state_bearing_stored=tx.streams.count_state_bearing(run_id, after=covered),
-        pending_writes=sum(1 for o in tx.operations.of_run(run_id) if o.status is OperationStatus.COMMITTED),
+        pending_writes=_pending_writes(tx.operations.of_run(run_id)),
     )
+
+
+def _pending_writes(journal: Sequence[Operation]) -> int:
+    """Count the stored results of finished operations that no checkpoint contains (ST-04)."""
+    marks = [i for i, o in enumerate(journal) if o.kind is OperationKind.CHECKPOINT]
+    return sum(1 for o in journal[marks[-1] + 1 if marks else 0 :] if o.has_result)
 
 
 def publish_tx(tx: Transaction, run_id: RunId, receipt_id: ReceiptId, *, store_durability: str) -> TerminalReceipt | None:

@@ -33,6 +33,7 @@ from quiesce.domain.runs import Durability, Wait, WaitKind
 from quiesce.runtime import scopes
 from quiesce.runtime.attempt import Attempt
 from quiesce.runtime.codec import annotations_of, decode, encode
+from quiesce.runtime.threads import call_in_thread
 
 ERROR_CHARS_MAX = 2000
 
@@ -145,7 +146,7 @@ async def call_body(body: Body, args: tuple[object, ...], kwargs: Mapping[str, o
     """Call user code: async in this task, plain code in a thread, so that it never blocks the loop."""
     if inspect.iscoroutinefunction(body):
         return await body(*args, **kwargs)
-    result = await asyncio.to_thread(body, *args, **kwargs)
+    result = await call_in_thread(body, args, kwargs)
     return await result if inspect.isawaitable(result) else result
 
 

@@ -37,6 +37,9 @@ async def interrupt(attempt: Attempt, agent: asyncio.Task[object], *, grace_ms: 
     await wait_all(_left(attempt, agent), grace_ms / 2)
     if not _left(attempt, agent):
         return Interruption(escalated=False, is_clean=True)
+    for flight in list(attempt.in_flight.values()):
+        if flight.can_interrupt:
+            flight.task.cancel()  # the second time ends an isolated tool's own grace: its process group is killed
     await wait_all(_left(attempt, agent), extra_ms)
     return Interruption(escalated=True, is_clean=not _left(attempt, agent))
 

@@ -133,7 +133,7 @@ class RunWorker:
     def _begin(self, run: Run) -> asyncio.Task[AttemptEnd | None]:
         self._env.crash.reach("claim.after")
         self.state.claimed += 1
-        execution = Execution(self._env, run, self._registry.get(run.agent))
+        execution = Execution(self._env, run, self._registry)
         task = asyncio.get_running_loop().create_task(self._advance(execution), name=f"attempt {run.id}")
         self._held[run.id] = Held(execution, task)
         return task

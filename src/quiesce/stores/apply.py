@@ -114,5 +114,5 @@ def _store(tx: Transaction, writes: Sequence[RunWrite], moved: Sequence[Run]) ->
             tx.streams.reserve(write.run_id, write.reserve_seq)
     if moved:
         tx.runs.save_many(moved)
-    for run_id in {w.run_id for w in writes if w.events}:
+    for run_id in dict.fromkeys(w.run_id for w in writes if w.events):
         tx.ring(run_topic(run_id))

@@ -5,6 +5,9 @@ a time and only when the token before has been taken: so a slow reader slows the
 the token that is being computed. Requests wait for each other, since they share the model's context.
 
 The model knows no tools: those of a request are not shown to it, and it never proposes a call.
+
+On some virtual machines a build of llama.cpp for "this processor" uses instructions that the machine does not grant, and
+the first request ends the process with SIGILL. `CMAKE_ARGS=-DGGML_NATIVE=OFF pip install llama-cpp-python` helps.
 """
 
 from __future__ import annotations

@@ -63,7 +63,11 @@ class SqliteQueries:
         return self.connection.executemany(self._sql[query], rows).rowcount
 
     def many_of(self, query: str, rows: Sequence[Params], /) -> list[Row]:
-        """See the protocol."""
+        """See the protocol. A single parameter is given as a JSON array of all its values; others row by row."""
+        parameters = CATALOGUE[query].parameters
+        if len(parameters) == 1:
+            (name,) = parameters
+            return self._execute(query, {name: json.dumps([row[name] for row in rows])}).fetchall()
         self._count(query)
         sql, execute = self._sql[query], self.connection.execute
         return [found for row in rows for found in execute(sql, row)]

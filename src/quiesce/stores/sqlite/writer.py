@@ -47,10 +47,8 @@ class SqliteWriter:
         parts = list(_parts(batch))
         try:
             self._queries.control("BEGIN IMMEDIATE")
-            if len(parts) == 1:
-                writes = self._apply(parts[0], rung)
-            else:
-                writes = sum(self._apply_guarded(part, rung) for part in parts)
+            apply = self._apply if len(parts) == 1 else self._apply_guarded
+            writes = sum(apply(part, rung) for part in parts)
             self._queries.control("COMMIT")
         except BaseException as error:  # noqa: BLE001 - whatever a decision raises belongs to who asked for it
             self._undo()

@@ -108,6 +108,7 @@ CREATE TABLE stream (
   frozen_exact INTEGER CHECK (frozen_exact IN (0, 1))
 ) STRICT, WITHOUT ROWID;
 
+-- Not clustered by run: many runs emit at once, and each commit writes every page that it touches.
 CREATE TABLE event (
   run_id TEXT NOT NULL,
   seq INTEGER NOT NULL CHECK (seq > 0),
@@ -120,8 +121,8 @@ CREATE TABLE event (
   chain TEXT NOT NULL,
   fence INTEGER NOT NULL,
   emitted_at INTEGER NOT NULL,
-  PRIMARY KEY (run_id, seq)
-) STRICT, WITHOUT ROWID;
+  UNIQUE (run_id, seq)
+) STRICT;
 
 CREATE TABLE checkpoint (
   id TEXT PRIMARY KEY,

@@ -4,7 +4,7 @@ VALUES (:run_id, :name, :path, :digest, :bytes, :saved_at)
 ON CONFLICT (run_id, name) DO NOTHING;
 
 -- name: artifacts_of_runs
-SELECT artifact.* FROM artifact WHERE run_id = :run_id;
+SELECT artifact.* FROM artifact WHERE run_id IN (SELECT value FROM json_each(:run_id));
 
 -- name: add_evidence
 -- Numbered next of its operation, in the statement itself.

@@ -28,5 +28,6 @@ SELECT operation.* FROM operation WHERE run_id = :run_id ORDER BY ordinal;
 -- name: unresolved_operations
 -- Calls whose outside effect may have happened: `Operation.may_have_acted`.
 SELECT operation.* FROM operation
- WHERE run_id = :run_id AND status IN ('dispatched', 'unknown') AND kind = 'call' AND policy <> 'pure'
+ WHERE run_id IN (SELECT value FROM json_each(:run_id))
+   AND status IN ('dispatched', 'unknown') AND kind = 'call' AND policy <> 'pure'
  ORDER BY ordinal;

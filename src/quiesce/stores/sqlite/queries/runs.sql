@@ -16,8 +16,7 @@ SELECT run.* FROM run WHERE id = :id;
 SELECT run.* FROM run WHERE id = :id;
 
 -- name: lock_runs
--- Run once per id, ascending.
-SELECT run.* FROM run WHERE id = :id;
+SELECT run.* FROM json_each(:id) AS given CROSS JOIN run ON run.id = given.value;
 
 -- name: save_runs
 -- Only what the life of a run changes: no index of what is fixed is touched.

@@ -7,7 +7,7 @@ SELECT stream.run_id, event.seq, event.chain, stream.reserved_seq, stream.frozen
   FROM stream
   LEFT JOIN event ON event.run_id = stream.run_id
    AND event.seq = (SELECT max(last.seq) FROM event AS last WHERE last.run_id = stream.run_id)
- WHERE stream.run_id = :run_id;
+ WHERE stream.run_id IN (SELECT value FROM json_each(:run_id));
 
 -- name: append_events
 -- A number that is taken, and a ledger that was never opened, show in the number of rows.

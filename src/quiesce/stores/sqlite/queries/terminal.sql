@@ -8,7 +8,7 @@ ON CONFLICT (run_id) DO NOTHING;
 
 -- name: occurrences_of_runs
 SELECT id, run_id, cause, reason, actor, text, command_key, mode, scope, grace_ms, origin_id, never_started, at
-  FROM occurrence WHERE run_id = :run_id;
+  FROM occurrence WHERE run_id IN (SELECT value FROM json_each(:run_id));
 
 -- name: add_outcome
 INSERT INTO outcome (

@@ -1,0 +1,102 @@
+"""What is stored of a run when an attempt begins, and what of its stream a replay has already shown.
+
+A replay shows nothing twice: what the code emits again in the same order is recognised and passed over. It hides nothing
+either: where the code emits something else than what readers have seen, the difference is announced (`superseded`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from quiesce.domain.canonical import parse
+from quiesce.domain.checkpoints import Checkpoint
+from quiesce.domain.ids import RunId
+from quiesce.domain.operations import Operation, OperationKind
+from quiesce.domain.runs import Run
+from quiesce.domain.streams import Draft, EventKind, StreamEvent, StreamState, first_chain
+from quiesce.ports.store import Transaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """What the store holds of a run when an attempt begins, read in one view."""
+
+    operations: list[Operation]
+    checkpoint: Checkpoint | None
+    stream: StreamState
+    ancestors: tuple[RunId, ...]
+    uncovered: list[StreamEvent]
+    """Events beyond the last checkpoint."""
+
+
+def read_stored(tx: Transaction, run: Run, page: int) -> Stored:
+    """Read what an attempt begins from."""
+    checkpoint = tx.checkpoints.last(run.id)
+    covered = checkpoint.covered_seq if checkpoint else 0
+    uncovered: list[StreamEvent] = []
+    while batch := tx.streams.read(run.id, after=uncovered[-1].seq if uncovered else covered, limit=page):
+        uncovered.extend(batch)
+    ancestors: list[RunId] = []
+    parent_id = run.parent_id
+    while parent_id is not None and (parent := tx.runs.get(parent_id)) is not None:
+        ancestors.append(parent.id)
+        parent_id = parent.parent_id
+    state = tx.streams.state(run.id) or StreamState(run_id=run.id, stored_seq=0, chain=first_chain(run.id))
+    return Stored(
+        operations=tx.operations.of_run(run.id),
+        checkpoint=checkpoint,
+        stream=state,
+        ancestors=tuple(ancestors),
+        uncovered=uncovered,
+    )
+
+
+class Past:
+    """What earlier attempts emitted, by scope: so that a replay shows nothing twice (and hides nothing that differs)."""
+
+    def __init__(self, stored: Stored) -> None:
+        self.counts: dict[str, int] = {}
+        self._base = _emitted_at(stored)
+        self._left: dict[str, deque[StreamEvent]] = {}
+        for event in stored.uncovered:
+            if event.kind is EventKind.DATA:
+                self._left.setdefault(event.operation or "", deque()).append(event)
+            elif event.kind is EventKind.SUPERSEDED:
+                facts = parse(event.payload)
+                scope = facts.get("operation") if isinstance(facts, dict) else None
+                self._left.pop(scope if isinstance(scope, str) else "", None)
+
+    def meet(self, draft: Draft) -> tuple[bool, tuple[int, int] | None]:
+        """Return whether an emit is stored already, and the range of stored events that it contradicts, if any."""
+        scope = draft.operation or ""
+        count = self.counts.get(scope, 0)
+        self.counts[scope] = count + 1
+        if count < self._base.get(scope, 0):
+            return True, None
+        left = self._left.get(scope)
+        if not left:
+            return False, None
+        if (left[0].channel, left[0].payload) == (draft.channel, draft.payload):
+            left.popleft()
+            return True, None
+        return False, self.supersede(scope, keep_count=True)
+
+    def supersede(self, scope: str, *, keep_count: bool = False) -> tuple[int, int] | None:
+        """Forget the rest of a scope's stored events; return their range of numbers, or None if there are none."""
+        if not keep_count:
+            self.counts[scope] = 0
+            self._base.pop(scope, None)
+        left = self._left.pop(scope, None)
+        return (left[0].seq, left[-1].seq) if left else None
+
+
+def _emitted_at(stored: Stored) -> dict[str, int]:
+    """Return how many events each scope had emitted at the last checkpoint, as that remembered."""
+    marks = [o for o in stored.operations if o.kind is OperationKind.CHECKPOINT and o.has_result and o.result]
+    for mark in reversed(marks):
+        facts = parse(mark.result or b"null")
+        if isinstance(facts, dict) and stored.checkpoint and facts.get("checkpoint_id") == stored.checkpoint.id:
+            counts = facts.get("emitted")
+            return {k: v for k, v in counts.items() if isinstance(v, int)} if isinstance(counts, dict) else {}
+    return {}
