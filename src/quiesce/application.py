@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar, overload
+from typing import NoReturn, Self, TypeVar, overload
 
 from quiesce.bootstrap import make_environment
 from quiesce.domain.budgets import Amounts, Budget
 from quiesce.domain.canonical import canonical
-from quiesce.domain.errors import InvalidInput, required
+from quiesce.domain.errors import InvalidInput, NotThereYet, required
 from quiesce.domain.ids import RunId, ThreadId
 from quiesce.domain.instant import Instant, after_ms
 from quiesce.domain.operations import RetryPolicy
@@ -202,6 +202,11 @@ class Quiesce:
             visibility=_member(Visibility, "visibility", visibility),
         )
         return RunHandle(self.service, await self.service.submit(wanted), agent)
+
+    async def continue_thread(self, thread: str, message: object, **choice: object) -> NoReturn:
+        """Go on with a thread whose last run left a gap, by a recorded choice. Not there yet: raises `NotThereYet`."""
+        rule = "continue_thread: recorded continuation choices are not part of this version; start on a new thread"
+        raise NotThereYet(rule, thread=thread, message=type(message).__name__, choice=sorted(choice))
 
     async def handle(self, run_id: str) -> RunHandle:
         """Return a handle on an existing run. Raises `NotFound`."""

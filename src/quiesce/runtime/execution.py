@@ -9,6 +9,7 @@ a bound: it holds a stale fence and can write nothing.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass
 
 from quiesce.domain.canonical import canonical, parse
@@ -253,11 +254,13 @@ class Execution:
             await self._wait_for_attention(_under_way(attempt, agent), left_s * 1000)
             if (end := await self._look(attempt, agent)) is not None:
                 return end
-        return await self._store_all(attempt, agent)
+        return await self._write(attempt, agent, attempt.journal.rest())  # what is buffered goes with the end itself
 
-    async def _store_all(self, attempt: Attempt, agent: asyncio.Task[object]) -> AttemptEnd | None:
-        """Store what is buffered. A refusal makes the journal ask for a look, which must not wait for the journal."""
-        flushing: asyncio.Task[None] = asyncio.get_running_loop().create_task(attempt.journal.flush(), name="last flush")
+    async def _write(
+        self, attempt: Attempt, agent: asyncio.Task[object], writing: Coroutine[object, object, None]
+    ) -> AttemptEnd | None:
+        """Let the journal write. A refusal makes it ask for a look, and that look must not wait for the journal."""
+        flushing: asyncio.Task[None] = asyncio.get_running_loop().create_task(writing, name="last write")
         while not flushing.done():
             await self._wait_for_attention({flushing})
             if (end := await self._look(attempt, agent)) is not None:
@@ -292,7 +295,7 @@ class Execution:
 
     async def _park(self, attempt: Attempt, agent: asyncio.Task[object]) -> AttemptEnd | None:
         """Every branch waits: give the process back, unless something came about after all."""
-        if (end := await self._store_all(attempt, agent)) is not None:
+        if (end := await self._write(attempt, agent, attempt.journal.flush())) is not None:
             return end
         waits = tuple(attempt.waits.values())
         if not waits or attempt.in_flight:
@@ -313,7 +316,7 @@ class Execution:
                 return end
         if agent.done() and _reason_of(agent)[0] is not None:
             return await self._end(attempt, agent)
-        if (end := await self._store_all(attempt, agent)) is not None:
+        if (end := await self._write(attempt, agent, attempt.journal.flush())) is not None:
             return end
         attempt.is_stopping = True
         if not await persist(self._env, lambda tx: release_tx(tx, self.run.id, self.run.fence)):

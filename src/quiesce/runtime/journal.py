@@ -261,6 +261,12 @@ class Journal:
             buffer, self._buffer = self._buffer, Buffer()
             await self._hand_in(buffer)
 
+    async def rest(self) -> None:
+        """Wait for the write under way; raise what ended this journal, if anything did."""
+        async with self._lock:
+            if self._failure is not None:
+                raise self._failure
+
     async def _hand_in(self, buffer: Buffer) -> None:
         if self.is_draining:
             self._keep_only_evidence(buffer)

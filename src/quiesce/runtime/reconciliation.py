@@ -13,7 +13,7 @@ from quiesce.domain.errors import NotFound, Refused
 from quiesce.domain.evidence import Evidence, EvidenceKind, Verdict
 from quiesce.domain.ids import Position, RunId
 from quiesce.domain.operations import Operation, OperationStatus, ResultKind
-from quiesce.domain.runs import Run, RunStatus, WaitKind
+from quiesce.domain.runs import Run, WaitKind
 from quiesce.domain.terminal import Actor
 from quiesce.ports.store import Transaction
 from quiesce.runtime.claims import wake_tx
@@ -37,8 +37,8 @@ class Decision:
 def decide_tx(tx: Transaction, decision: Decision) -> Evidence:
     """Record a decision and, if the run still waits for it, let it go on from there.
 
-    On a run that has ended, only the record is made: the receipt stays as it was, the policy at use takes it into account
-    (G-35). Raises `NotFound`, or `Refused` for an operation whose outcome is known.
+    On a run that has ended or settles, only the record is made: journal and receipt stay as they were, the policy at use takes
+    the record into account (G-35). Raises `NotFound`, or `Refused` for an operation whose outcome is known.
     """
     run = tx.runs.lock(decision.run_id)
     if run is None or run.tenant != decision.tenant:
@@ -61,7 +61,7 @@ def decide_tx(tx: Transaction, decision: Decision) -> Evidence:
             status=str(operation.status),
         )
     evidence = tx.evidence.add(_evidence(tx, decision))
-    if decision.verdict is not Verdict.CANNOT_TELL and run.status is not RunStatus.SETTLING:
+    if decision.verdict is not Verdict.CANNOT_TELL and run.is_active:
         tx.operations.put_many([_decided(tx, run, operation, decision)])
         wake_tx(tx, run, lambda w: w.kind is WaitKind.UNKNOWN and w.position == decision.position)
     return evidence

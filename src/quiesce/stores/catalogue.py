@@ -60,5 +60,5 @@ def parse(text: str) -> list[Query]:
 
 def _query(name: str, body: str) -> Query:
     reason = " ".join(line.removeprefix("--").strip() for line in body.strip().splitlines() if line.startswith("--"))
-    sql = _COMMENT.sub("", body).strip().removesuffix(";")
+    sql = _COMMENT.sub("", body).strip().removesuffix(";").rstrip()
     return Query(name=name, reason=reason, sql=sql, parameters=tuple(dict.fromkeys(_PARAMETER.findall(sql))))

@@ -21,7 +21,6 @@ from quiesce.stores.postgres.settings import PostgresSettings
 
 _PAUSE_MS: Final = 100
 _PAUSE_MS_MAX: Final = 5000
-_HEARD_AT_ONCE: Final = 100
 
 
 class Listener:
@@ -88,7 +87,8 @@ class Listener:
         """Ring what is heard; return once the connection is found deaf, raise `psycopg.Error` when it is lost."""
         is_tested = False
         while not self._closing.is_set():
-            heard = list(connection.notifies(timeout=self._settings.ping_ms / 1000, stop_after=_HEARD_AT_ONCE))
+            # Ends with the first packet heard, which may hold several: whoever waits for more hears nothing till the timeout.
+            heard = list(connection.notifies(timeout=self._settings.ping_ms / 1000, stop_after=1))
             if heard:
                 is_tested = False
                 self._notifier.ring_all({notice.payload: None for notice in heard})

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl
 
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict
+
 from quiesce.domain.errors import InvalidInput
 
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
@@ -38,7 +41,8 @@ class PostgresSettings:
         """Read a URL. Raises `InvalidInput` for a schema or pool size that cannot be."""
         base, mark, query = url.partition("?")
         parts = [part for part in query.split("&") if part]
-        given = dict(parse_qsl("&".join(part for part in parts if part.partition("=")[0] in _OWN)))
+        ours = "&".join(part for part in parts if part.partition("=")[0] in _OWN)
+        given = dict(parse_qsl(ours, keep_blank_values=True))
         schema = given.get("schema", "quiesce")
         if not _SCHEMA.fullmatch(schema):
             raise InvalidInput(field="url.schema", value=schema, rule="must be a lower-case name of up to 63 characters")
@@ -47,4 +51,13 @@ class PostgresSettings:
             raise InvalidInput(field="url.pool_size", value=pool_size, rule=f"must be 1 to {_POOL_SIZE_MAX}")
         theirs = "&".join(part for part in parts if part.partition("=")[0] not in _OWN)
         conninfo = base + (mark + theirs if theirs else "")
+        _check(conninfo)
         return cls(conninfo=conninfo, schema=schema, pool_size=int(pool_size))
+
+
+def _check(conninfo: str) -> None:
+    """Raise `InvalidInput` for what libpq does not understand, without repeating a password."""
+    try:
+        conninfo_to_dict(conninfo)
+    except ProgrammingError as error:
+        raise InvalidInput(field="url", value="postgresql://...", rule=f"is refused by libpq: {error}") from None

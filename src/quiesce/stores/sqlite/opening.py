@@ -93,7 +93,7 @@ def _applied(connection: sqlite3.Connection) -> list[Applied]:
 
 
 def _check_ours(path: Path) -> None:
-    """Raise `NotAStore` unless the file is absent, empty or ours. Reads the header and nothing else."""
+    """Raise unless the file is absent, or may be written and is empty or ours. Reads the header and nothing else."""
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)
@@ -101,6 +101,8 @@ def _check_ours(path: Path) -> None:
         return
     except OSError as error:
         raise StoreUnavailable(f"{path}: cannot be read ({error.strerror})", path=str(path)) from error
+    if not _may_write(path):
+        raise StoreReadOnly(f"{path} cannot be written", path=str(path))
     if header and not header.startswith(_MAGIC):
         raise NotAStore(f"{path} is not a SQLite database; it was not touched", path=str(path))
     if header and int.from_bytes(header[_APPLICATION_ID_AT], "big") != APPLICATION_ID:
@@ -167,8 +169,12 @@ def _stored_anchor(queries: SqliteQueries, machine: MachineTime) -> Anchor | Non
 def _explained(error: BaseException, path: Path) -> BaseException:
     """Translate, and tell a directory that may not be written from one that is not there."""
     known = translated(error, about=str(path))
-    if isinstance(known, StoreUnavailable) and path.parent.is_dir() and not os.access(path.parent, os.W_OK):
+    if isinstance(known, StoreUnavailable) and path.parent.is_dir() and not _may_write(path.parent):
         return StoreReadOnly(f"{path.parent} cannot be written; SQLite needs files beside its own", path=str(path))
     if isinstance(known, StoreBusy):
         known.details["path"] = str(path)
     return known
+
+
+def _may_write(path: Path) -> bool:
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
