@@ -26,13 +26,14 @@ def apply_writes(tx: Transaction, writes: Sequence[RunWrite]) -> list[WriteOutco
     """
     runs = tx.runs.lock_many({run_id for w in writes for run_id in (w.run_id, *w.ancestors)})
     frozen = _frozen(tx, runs, writes)
-    before = _operations_before(tx, writes)
+    counted = _counted(runs, writes)
+    before = _operations_before(tx, counted, writes)
     outcomes: list[WriteOutcome] = []
     applied: list[RunWrite] = []
     moved: dict[RunId, Run] = {}
     for write in writes:
         outcome = _judge(write, runs, frozen)
-        if outcome is WriteOutcome.APPLIED and write.moves_budget:
+        if outcome is WriteOutcome.APPLIED and write.run_id in counted:
             outcome = _move_budgets(write, runs, moved, before)
         outcomes.append(outcome)
         if outcome is WriteOutcome.APPLIED:
@@ -59,8 +60,15 @@ def _frozen(tx: Transaction, runs: dict[RunId, Run], writes: Sequence[RunWrite])
     return {run_id: s.frozen_seq for run_id, s in tx.streams.states(settling).items() if s.frozen_seq is not None}
 
 
-def _operations_before(tx: Transaction, writes: Sequence[RunWrite]) -> dict[tuple[RunId, Position], Operation]:
-    keys = [(o.run_id, o.position) for w in writes if w.moves_budget for o in w.operations]
+def _counted(runs: dict[RunId, Run], writes: Sequence[RunWrite]) -> set[RunId]:
+    """Return the runs whose budget a write may move: by its amounts, or by having none where a reservation was."""
+    return {w.run_id for w in writes if w.moves_budget or (w.run_id in runs and runs[w.run_id].budget.allowances)}
+
+
+def _operations_before(
+    tx: Transaction, counted: set[RunId], writes: Sequence[RunWrite]
+) -> dict[tuple[RunId, Position], Operation]:
+    keys = [(o.run_id, o.position) for w in writes if w.run_id in counted for o in w.operations]
     return {(o.run_id, o.position): o for o in tx.operations.get_many(keys)} if keys else {}
 
 
@@ -73,12 +81,17 @@ def _move_budgets(
     """Draw the write's reservations on the run and each ancestor, or on none of them.
 
     Amounts are absolute per operation, so only the difference to what is stored moves a budget: a write applied twice
-    moves it once.
+    moves it once. A stored result is never replaced (RR-31), so a row offered in its place moves nothing.
     """
     used: Amounts = {}
     reserved: Amounts = {}
+    rows: dict[tuple[RunId, Position], Operation] = {}
     for operation in write.operations:
-        old = before.get((operation.run_id, operation.position))
+        key = (operation.run_id, operation.position)
+        old = rows.get(key) or before.get(key)
+        if old is not None and old.has_result:
+            continue
+        rows[key] = operation
         used = _sum(used, difference(operation.used, old.used if old else {}))
         reserved = _sum(reserved, difference(operation.reserved, old.reserved if old else {}))
     asked = {unit: amount for unit, amount in reserved.items() if amount > 0}
@@ -87,10 +100,12 @@ def _move_budgets(
         invariant(run_id in runs, "a run's ancestors are never removed before it")
         if asked and runs[run_id].budget.shortfall(asked) is not None:
             return WriteOutcome.OVER_BUDGET
+    before.update(rows)
+    if not used and not reserved:
+        return WriteOutcome.APPLIED
     for run_id in chain:
         run = replace(runs[run_id], budget=runs[run_id].budget.moved(used=used, reserved=reserved))
         runs[run_id] = moved[run_id] = run
-    before.update({(o.run_id, o.position): o for o in write.operations})
     return WriteOutcome.APPLIED
 
 

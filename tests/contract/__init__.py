@@ -1,0 +1,1 @@
+"""Every store against the contracts, and against the oracle."""

@@ -1,0 +1,1 @@
+"""Domain values and pure functions, mostly as complete tables."""
