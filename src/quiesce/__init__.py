@@ -5,6 +5,7 @@ boundary. Start with `Quiesce`, `agent` and `tool`; `docs/architecture.md` shows
 """
 
 from quiesce.application import Quiesce, RunHandle, agent, tool
+from quiesce.domain.boundary import CancelMode, CancelScope, Cause, Reason
 from quiesce.domain.canonical import Json
 from quiesce.domain.errors import (
     BindingMismatch,
@@ -25,9 +26,10 @@ from quiesce.domain.errors import (
 )
 from quiesce.domain.evidence import ArtifactReceipt, Verdict
 from quiesce.domain.operations import EffectPolicy, RetryPolicy
+from quiesce.domain.resume import Policy
 from quiesce.domain.runs import RunStatus
 from quiesce.domain.streams import StreamEvent
-from quiesce.domain.terminal import CancelMode, CancelScope, Cause, Policy, Reason, TerminalReceipt
+from quiesce.domain.terminal import TerminalReceipt
 from quiesce.runtime.agent_loop import LoopResult, loop
 from quiesce.runtime.calls import Absent, Happened
 from quiesce.runtime.children import ChildOutcome

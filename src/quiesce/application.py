@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import NoReturn, Self, TypeVar, overload
 
 from quiesce.bootstrap import make_environment
+from quiesce.domain.boundary import CancelMode, CancelScope
 from quiesce.domain.budgets import Amounts, Budget
 from quiesce.domain.canonical import canonical
 from quiesce.domain.errors import InvalidInput, NotThereYet, required
@@ -26,7 +27,7 @@ from quiesce.domain.instant import Instant, after_ms
 from quiesce.domain.operations import RetryPolicy
 from quiesce.domain.runs import Durability, Run, RunStatus
 from quiesce.domain.streams import Visibility
-from quiesce.domain.terminal import CancelMode, CancelScope, TerminalReceipt
+from quiesce.domain.terminal import TerminalReceipt
 from quiesce.runtime.codec import annotations_of, decode, encode
 from quiesce.runtime.environment import Environment, Settings
 from quiesce.runtime.readers import Frame
@@ -206,7 +207,7 @@ class Quiesce:
     async def continue_thread(self, thread: str, message: object, **choice: object) -> NoReturn:
         """Go on with a thread whose last run left a gap, by a recorded choice. Not there yet: raises `NotThereYet`."""
         rule = "continue_thread: recorded continuation choices are not part of this version; start on a new thread"
-        raise NotThereYet(rule, thread=thread, message=type(message).__name__, choice=sorted(choice))
+        raise NotThereYet(rule, thread=thread, offered=type(message).__name__, choice=sorted(choice))
 
     async def handle(self, run_id: str) -> RunHandle:
         """Return a handle on an existing run. Raises `NotFound`."""

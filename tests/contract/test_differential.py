@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from quiesce.bootstrap import open_store
+from quiesce.domain.boundary import Reason
 from quiesce.domain.canonical import canonical
 from quiesce.domain.evidence import OutboxMessage
 from quiesce.domain.ids import Fence, Position
@@ -24,7 +25,6 @@ from quiesce.domain.instant import after_ms
 from quiesce.domain.operations import EffectPolicy, OperationStatus
 from quiesce.domain.runs import Run, RunStatus, Thread, Wait, WaitKind
 from quiesce.domain.streams import Draft, EventKind
-from quiesce.domain.terminal import Reason
 from quiesce.domain.workers import AttemptEnd, Worker
 from quiesce.domain.writes import RunWrite
 from quiesce.ports.store import Store, Transaction

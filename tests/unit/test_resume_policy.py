@@ -9,16 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from quiesce.domain.terminal import (
-    Cause,
-    GapKind,
-    Policy,
-    ResumePolicy,
-    SameRun,
-    TerminalDurability,
-    ToolState,
-    resume_policy,
-)
+from quiesce.domain.boundary import Cause, GapKind, TerminalDurability
+from quiesce.domain.resume import Policy, ResumePolicy, SameRun, ToolState, resume_policy
 
 TABLE = Path(__file__).parent.parent / "data" / "resume_table.md"
 Facts = tuple[Cause, TerminalDurability | None, GapKind, ToolState]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quiesce.domain.boundary import Actor, ActorKind
 from quiesce.domain.instant import Instant, after_ms, elapsed_ms, to_iso
-from quiesce.domain.terminal import Actor, ActorKind
 from quiesce.testing.samples import Samples
 
 instants = st.integers(0, 4_000_000_000_000_000).map(Instant)

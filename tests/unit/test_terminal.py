@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quiesce.domain.ids import CheckpointId, OccurrenceId, OutcomeId, ReceiptId, RunId, ThreadId
-from quiesce.domain.runs import TERMINAL, RunStatus
-from quiesce.domain.terminal import (
+from quiesce.domain.boundary import (
     CAUSE_OF,
     STATUS_OF,
     WORDS_OF_CANCELLED,
@@ -23,16 +21,14 @@ from quiesce.domain.terminal import (
     Frontier,
     Gap,
     GapKind,
-    Policy,
     Reason,
     TerminalDurability,
-    TerminalReceipt,
-    ToolState,
-    digest_of_body,
     measure,
-    resume_policy,
-    tool_state,
 )
+from quiesce.domain.ids import CheckpointId, OccurrenceId, OutcomeId, ReceiptId, RunId, ThreadId
+from quiesce.domain.resume import Policy, ToolState, resume_policy, tool_state
+from quiesce.domain.runs import TERMINAL, RunStatus
+from quiesce.domain.terminal import TerminalReceipt, digest_of_body
 from quiesce.testing.samples import Samples, make_frontier
 
 DURABLE, PARTIAL, ABANDONED = TerminalDurability

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from quiesce.domain.boundary import Actor
 from quiesce.domain.ids import Position, RunId
 from quiesce.domain.instant import Instant
-from quiesce.domain.terminal import Actor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

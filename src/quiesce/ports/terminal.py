@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
+from quiesce.domain.boundary import Occurrence, PersistenceOutcome
 from quiesce.domain.ids import OccurrenceId, ReceiptId, RunId, ThreadId
-from quiesce.domain.terminal import Occurrence, PersistenceOutcome, TerminalReceipt
+from quiesce.domain.terminal import TerminalReceipt
 
 
 class Terminal(Protocol):

@@ -11,12 +11,13 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TypeVar
 
+from quiesce.domain.boundary import Actor, ActorKind
 from quiesce.domain.canonical import canonical
 from quiesce.domain.evidence import Evidence, EvidenceKind, Verdict
 from quiesce.domain.ids import Position
+from quiesce.domain.instant import Instant
 from quiesce.domain.operations import Operation
 from quiesce.domain.runs import Run, Wait, WaitKind
-from quiesce.domain.terminal import Actor, ActorKind
 from quiesce.ports.notifier import run_topic
 from quiesce.ports.store import Transaction
 from quiesce.runtime.claims import is_over
@@ -105,20 +106,25 @@ class Attempt:
         poll_ms = float(self.env.settings.poll_ms)
         if wait.due_at is None:
             return poll_ms
-        return min(poll_ms, max(1.0, (wait.due_at - self.env.clock.now()) / 1000))
+        # Due by this process's clock and not by the store's, by as much: the two disagree, and the store's counts.
+        return min(poll_ms, max(1.0, abs(wait.due_at - self.env.clock.now()) / 1000))
 
     async def read(self, fn: Callable[[Transaction], T]) -> T:
-        """Read from the store."""
-        return await self.env.store.read(fn)
+        """Read from the store, once it answers."""
+        return await persist(self.env, fn, read=True)
 
-    async def testify(self, operation: Operation, kind: EvidenceKind, body: object) -> None:
+    async def store_now(self) -> Instant:
+        """Return the present instant by the store's clock, by which whatever is due is judged (C69)."""
+        return await self.read(lambda tx: tx.now)
+
+    async def testify(self, operation: Operation, kind: EvidenceKind, body: object, verdict: Verdict = Verdict.HAPPENED) -> None:
         """Store what is known of an effect beside the journal: it needs no fence, because it happened (G-34)."""
         evidence = Evidence(
             run_id=self.run.id,
             position=operation.position,
             number=0,
             kind=kind,
-            verdict=Verdict.HAPPENED,
+            verdict=verdict,
             actor=Actor(kind=ActorKind.RUN, name=self.run.id),
             body=canonical(body),
             at=self.env.clock.now(),

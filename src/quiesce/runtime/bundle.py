@@ -13,7 +13,8 @@ from typing import Final
 
 import msgspec
 
-from quiesce.domain.canonical import Json, canonical, digest, parse
+from quiesce.domain.boundary import Occurrence, PersistenceOutcome
+from quiesce.domain.canonical import canonical, digest, parse
 from quiesce.domain.checkpoints import Checkpoint
 from quiesce.domain.errors import InvalidInput, NotFound, SettlementPending, required
 from quiesce.domain.ids import CheckpointId, Fence, Position, RunId, ThreadId
@@ -22,7 +23,6 @@ from quiesce.domain.limits import DEFAULT_LIMITS
 from quiesce.domain.operations import OperationKind, OperationStatus
 from quiesce.domain.runs import Run
 from quiesce.domain.streams import EventKind, StreamEvent
-from quiesce.domain.terminal import Occurrence, PersistenceOutcome
 from quiesce.ports.store import Transaction
 from quiesce.runtime.settlement import descendants
 
@@ -31,7 +31,8 @@ _THREAD_RECEIPTS_MAX: Final = 100
 _EVENTS_PAGE: Final = 500
 _LIMITS: Final = replace(DEFAULT_LIMITS, payload_bytes_max=2**40, payload_depth_max=DEFAULT_LIMITS.payload_depth_max + 20)
 
-JsonObject = dict[str, Json]
+JsonObject = dict[str, object]
+"""An object of JSON values. (`Json` is recursive, which the decoder cannot follow.)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,7 @@ class CheckpointRow:
     id: CheckpointId
     number: int
     parent_id: CheckpointId | None
-    state: Json
+    state: object
     covered_seq: int
     is_final: bool
     fence: Fence
@@ -73,7 +74,7 @@ class EventRow:
     namespace: str
     operation: Position | None
     state_bearing: bool
-    payload: Json
+    payload: object
     chain: str
     fence: Fence
     emitted_at: Instant
@@ -113,7 +114,7 @@ class Bundle:
     run_id: RunId
     thread_id: ThreadId
     agent: str
-    bindings: Json
+    bindings: object
     attempt: int
     frozen_seq: int | None
     frozen_exact: bool | None
@@ -248,6 +249,11 @@ def read_document(text: str | bytes) -> JsonObject:
 def bundle_of(document: JsonObject) -> Bundle:
     """Return the bundle that a document holds. Raises `InvalidInput` that names the field which does not fit."""
     try:
-        return msgspec.convert(document, Bundle)
+        return msgspec.convert(document, Bundle, dec_hook=_take_any)
     except msgspec.ValidationError as error:
         raise InvalidInput(field="bundle", value=document.get("run_id"), rule=f"does not fit {FORMAT}: {error}") from None
+
+
+def _take_any(_: type, value: object) -> object:
+    """Take what is annotated `object` as it stands: any JSON value."""
+    return value

@@ -15,7 +15,7 @@ from typing import Final
 
 from quiesce.domain.canonical import canonical, parse
 from quiesce.domain.errors import BudgetExceeded, OutcomeUnknown, required
-from quiesce.domain.evidence import EvidenceKind
+from quiesce.domain.evidence import EvidenceKind, Verdict
 from quiesce.domain.ids import Position
 from quiesce.domain.operations import (
     EffectPolicy,
@@ -26,7 +26,6 @@ from quiesce.domain.operations import (
     ResultKind,
     Try,
     fingerprint,
-    recover,
 )
 from quiesce.domain.runs import Wait, WaitKind
 from quiesce.runtime import scopes
@@ -34,7 +33,7 @@ from quiesce.runtime.attempt import Attempt
 from quiesce.runtime.codec import annotations_of, encode
 from quiesce.runtime.isolated import ISOLATED, Call, target_of
 from quiesce.runtime.registry import Tool
-from quiesce.runtime.steps import backed_off, call_body, error_result, join, refuse, result_of, wait_for_due
+from quiesce.runtime.steps import backed_off, call_body, error_result, join, recovery_of, refuse, result_of, wait_for_due
 
 _REPEATABLE: Final = (EffectPolicy.PURE, EffectPolicy.IDEMPOTENT)
 
@@ -62,12 +61,12 @@ async def perform_call(
     attempt.journal.check_open()
     operation = _begin(attempt, position, tool, args, kwargs)
     while not operation.has_result:
-        match recover(attempt.journal.operations.get(position), now=attempt.env.clock.now()):
+        match await recovery_of(attempt, attempt.journal.operations.get(position)):
             case Recovery.WAIT:
                 await wait_for_due(attempt, operation)
                 operation = await _dispatch(attempt, replace(operation, due_at=None), tool, args, kwargs)
             case Recovery.BEGIN | Recovery.DISPATCH | Recovery.AGAIN:
-                operation = await _dispatch(attempt, operation, tool, args, kwargs)
+                operation = await _dispatch(attempt, replace(operation, due_at=None), tool, args, kwargs)
             case Recovery.PROBE:
                 operation = await _probe(attempt, operation, tool)
             case Recovery.PARK:
@@ -135,12 +134,12 @@ async def _carry_out(
         result = encode(value, field=f"result of {tool.name}", limits=attempt.env.limits)
         ended = _committed(attempt, operation, tool, ResultKind.OK, result)
     except asyncio.CancelledError:
-        await _store(attempt, _without_answer(attempt, operation, tool, "interrupted"))
+        await _store(attempt, await _without_answer(attempt, operation, tool, "interrupted"))
         raise
     except (OutcomeUnknown, TimeoutError) as doubt:
-        ended = _without_answer(attempt, operation, tool, str(doubt) or "no answer in time")
+        ended = await _without_answer(attempt, operation, tool, str(doubt) or "no answer in time")
     except Exception as error:  # noqa: BLE001 - a tool may raise anything: that is its answer, and a stored result
-        ended = _failed(attempt, operation, tool, error)
+        ended = await _failed(attempt, operation, tool, error)
     attempt.env.crash.reach("effect.after")
     await _store(attempt, ended)
 
@@ -199,23 +198,23 @@ def _less(operation: Operation, tool: Tool) -> dict[str, int]:
     return {u: n for u, n in left.items() if n > 0}
 
 
-def _failed(attempt: Attempt, operation: Operation, tool: Tool, error: Exception) -> Operation:
+async def _failed(attempt: Attempt, operation: Operation, tool: Tool, error: Exception) -> Operation:
     """A tool that raised has answered. Only what may be repeated anyway is tried again."""
     delay_ms = tool.retry.delay_ms(len(operation.tries)) if tool.effect in _REPEATABLE else None
     if delay_ms is None:
         return _committed(attempt, operation, tool, ResultKind.ERROR, error_result(error))
     used = {u: operation.used.get(u, 0) + tool.cost.get(u, 0) for u in {*operation.used, *tool.cost}}
-    return replace(backed_off(attempt, operation, error, delay_ms, _less(operation, tool)), used=used)
+    return replace(await backed_off(attempt, operation, error, delay_ms, _less(operation, tool)), used=used)
 
 
-def _without_answer(attempt: Attempt, operation: Operation, tool: Tool, why: str) -> Operation:
+async def _without_answer(attempt: Attempt, operation: Operation, tool: Tool, why: str) -> Operation:
     """A call that left and did not answer: tried again where that is safe, else unknown."""
     if tool.effect is EffectPolicy.PURE and attempt.is_stopping:
         return replace(operation, status=OperationStatus.SEALED)
     if tool.effect in _REPEATABLE and not attempt.is_stopping:
         delay_ms = tool.retry.delay_ms(len(operation.tries))
         if delay_ms is not None:
-            return backed_off(attempt, operation, TimeoutError(why), delay_ms, operation.reserved)
+            return await backed_off(attempt, operation, TimeoutError(why), delay_ms, operation.reserved)
         if tool.effect is EffectPolicy.PURE:
             return _committed(attempt, operation, tool, ResultKind.ERROR, error_result(TimeoutError(why)))
     last = replace(operation.tries[-1], error=f"no answer: {why}", ended_at=attempt.env.clock.now())
@@ -238,7 +237,7 @@ async def _probe(attempt: Attempt, operation: Operation, tool: Tool) -> Operatio
             await attempt.journal.put(committed)
             return committed
         case Absent():
-            await attempt.testify(operation, EvidenceKind.PROBE, {"answer": "absent"})
+            await attempt.testify(operation, EvidenceKind.PROBE, {"answer": "absent"}, Verdict.DID_NOT_HAPPEN)
             sealed = replace(operation, status=OperationStatus.SEALED, due_at=None, reserved=_less(operation, tool))
             attempt.journal.hold(sealed)
             return sealed

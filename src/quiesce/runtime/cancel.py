@@ -11,21 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from quiesce.domain.boundary import CAUSE_OF, Actor, ActorKind, CancelMode, CancelScope, Cause, Occurrence, Reason
 from quiesce.domain.errors import InvalidInput, NotFound
 from quiesce.domain.ids import OccurrenceId, RunId
 from quiesce.domain.instant import Instant
 from quiesce.domain.runs import Run, RunStatus
-from quiesce.domain.terminal import (
-    CAUSE_OF,
-    Actor,
-    ActorKind,
-    CancelMode,
-    CancelScope,
-    Cause,
-    Occurrence,
-    Reason,
-    TerminalReceipt,
-)
+from quiesce.domain.terminal import TerminalReceipt
 from quiesce.ports.notifier import run_topic, worker_topic
 from quiesce.ports.store import Transaction
 from quiesce.runtime.environment import Environment

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quiesce.domain.boundary import Reason
 from quiesce.domain.budgets import Amounts, Budget
 from quiesce.domain.canonical import canonical, parse
 from quiesce.domain.errors import FenceLost, Stopped, required
 from quiesce.domain.ids import Position, ReceiptId, RunId, ThreadId
 from quiesce.domain.operations import Operation, OperationKind, fingerprint
 from quiesce.domain.runs import Admission, RunStatus, Wait, WaitKind
-from quiesce.domain.terminal import Reason
 from quiesce.domain.writes import RunWrite, WriteOutcome
 from quiesce.ports.store import Transaction
 from quiesce.runtime.attempt import Attempt

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 
 from quiesce.domain.errors import LeaseBusy, NotFound, Refused
 from quiesce.domain.ids import Fence, RunId, WorkerId
-from quiesce.domain.instant import Instant, after_ms, to_iso
+from quiesce.domain.instant import after_ms, elapsed_ms, to_iso
 from quiesce.domain.runs import Admission, Run, RunStatus, Wait, WaitKind
 from quiesce.domain.workers import Attempt, AttemptEnd, Renewal, Worker
 from quiesce.ports.notifier import WORK, run_topic
@@ -164,6 +164,7 @@ def retire_tx(tx: Transaction, *, limit: int, spared: WorkerId | None) -> int:
     return removed
 
 
-def next_due_tx(tx: Transaction) -> Instant | None:
-    """Return the next instant at which something falls due, for a worker that has nothing to do till then."""
-    return tx.runs.next_due(now=tx.now)
+def next_due_tx(tx: Transaction) -> float | None:
+    """Return the milliseconds until something falls due, by the store's clock, for a worker that has nothing to do till then."""
+    due = tx.runs.next_due(now=tx.now)
+    return None if due is None else elapsed_ms(tx.now, due)

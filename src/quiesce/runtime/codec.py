@@ -76,6 +76,8 @@ def _enc_hook(value: object) -> object:
 
 
 def _dec_hook(kind: type, value: object) -> object:
+    if kind is object:  # as in `dict[str, object]`: it says nothing about the data
+        return value
     validate = getattr(kind, "model_validate", None)
     if callable(validate):
         return validate(value)

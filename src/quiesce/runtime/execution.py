@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass
 
+from quiesce.domain.boundary import Actor, ActorKind, CancelMode, Reason
 from quiesce.domain.canonical import canonical, parse
 from quiesce.domain.errors import (
     BudgetExceeded,
@@ -25,9 +26,10 @@ from quiesce.domain.errors import (
     ToolFailed,
     required,
 )
+from quiesce.domain.instant import elapsed_ms
 from quiesce.domain.runs import Run, RunStatus
 from quiesce.domain.streams import status_draft
-from quiesce.domain.terminal import Actor, ActorKind, CancelMode, Reason, TerminalReceipt
+from quiesce.domain.terminal import TerminalReceipt
 from quiesce.domain.workers import AttemptEnd
 from quiesce.domain.writes import RunWrite
 from quiesce.ports.store import Transaction
@@ -147,10 +149,12 @@ class Execution:
             self._attention.clear()
 
     async def _until_deadline(self) -> None:
-        if self.run.deadline_at is None:
+        """Return once the deadline has passed by the store's clock (C69)."""
+        deadline_at = self.run.deadline_at
+        if deadline_at is None:
             await asyncio.get_running_loop().create_future()
             return
-        while (left_ms := (self.run.deadline_at - self._env.clock.now()) / 1000) > 0:
+        while (left_ms := elapsed_ms(await persist(self._env, lambda tx: tx.now, read=True), deadline_at)) > 0:
             await self._env.clock.sleep(min(left_ms + 1, 60_000.0))
 
     async def _until_idle(self, attempt: Attempt) -> None:

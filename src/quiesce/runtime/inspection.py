@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quiesce.domain.boundary import Occurrence, PersistenceOutcome
 from quiesce.domain.canonical import Json, parse
 from quiesce.domain.checkpoints import Checkpoint
 from quiesce.domain.errors import NotFound
@@ -17,7 +18,7 @@ from quiesce.domain.instant import Instant, to_iso
 from quiesce.domain.operations import Operation, Recovery, recover
 from quiesce.domain.runs import Run, RunStatus, WaitKind
 from quiesce.domain.streams import StreamState
-from quiesce.domain.terminal import Occurrence, PersistenceOutcome, TerminalReceipt
+from quiesce.domain.terminal import TerminalReceipt
 from quiesce.domain.workers import Attempt
 from quiesce.ports.store import Transaction
 from quiesce.runtime.claims import is_held

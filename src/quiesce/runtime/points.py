@@ -82,7 +82,7 @@ async def perform_sleep(attempt: Attempt, position: Position, seconds: float) ->
     mark = fingerprint(OperationKind.TIMER, "sleep", arguments)
     timer = journal.expect(position, OperationKind.TIMER, "sleep", mark)
     if timer is None:
-        due = after_ms(attempt.env.clock.now(), seconds * 1000)
+        due = after_ms(await attempt.store_now(), seconds * 1000)
         timer = replace(fact(attempt, position, OperationKind.TIMER, "sleep", arguments=arguments, result=b"null"), due_at=due)
         await journal.put(timer)
     due_at = required(timer.due_at, "a timer has its due instant")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from quiesce.domain.boundary import Actor
 from quiesce.domain.canonical import Json, canonical, digest
 from quiesce.domain.errors import NotFound, Refused
 from quiesce.domain.evidence import Evidence, EvidenceKind, Verdict
 from quiesce.domain.ids import Position, RunId
 from quiesce.domain.operations import Operation, OperationStatus, ResultKind
 from quiesce.domain.runs import Run, WaitKind
-from quiesce.domain.terminal import Actor
 from quiesce.ports.store import Transaction
 from quiesce.runtime.claims import wake_tx
 from quiesce.runtime.environment import Environment

@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from quiesce.domain.boundary import Actor, ActorKind, CancelMode, CancelScope, Reason
 from quiesce.domain.errors import InvalidInput, NotFound, SettlementPending
 from quiesce.domain.evidence import Evidence
 from quiesce.domain.ids import RunId, ThreadId
 from quiesce.domain.runs import Run, RunStatus
-from quiesce.domain.terminal import Actor, ActorKind, CancelMode, CancelScope, Reason, TerminalReceipt
+from quiesce.domain.terminal import TerminalReceipt
 from quiesce.ports.notifier import run_topic
 from quiesce.ports.store import Transaction
 from quiesce.runtime.cancel import CancelAdmission, CancelRequest, cancel_tx

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from quiesce.domain.boundary import STATUS_OF, Frontier, Occurrence, PersistenceOutcome, measure
 from quiesce.domain.canonical import canonical
 from quiesce.domain.checkpoints import h1_of_nothing
 from quiesce.domain.errors import invariant, required
@@ -20,18 +21,10 @@ from quiesce.domain.evidence import OutboxMessage
 from quiesce.domain.ids import Fence, OutcomeId, ReceiptId, RunId
 from quiesce.domain.instant import Instant, after_ms
 from quiesce.domain.operations import Operation, OperationKind, OperationStatus
+from quiesce.domain.resume import resume_policy, tool_state
 from quiesce.domain.runs import Admission, Run, RunStatus, WaitKind
 from quiesce.domain.streams import StreamState, Visibility
-from quiesce.domain.terminal import (
-    STATUS_OF,
-    Frontier,
-    Occurrence,
-    PersistenceOutcome,
-    TerminalReceipt,
-    measure,
-    resume_policy,
-    tool_state,
-)
+from quiesce.domain.terminal import TerminalReceipt
 from quiesce.domain.workers import AttemptEnd
 from quiesce.domain.writes import RunWrite, WriteOutcome
 from quiesce.ports.notifier import run_topic, worker_topic

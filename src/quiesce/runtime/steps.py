@@ -78,12 +78,18 @@ async def perform_step(
         sealed_at=now,
     )
     while not operation.has_result:
-        if known is not None and recover(operation, now=attempt.env.clock.now()) is Recovery.WAIT:
+        if known is not None and await recovery_of(attempt, operation) is Recovery.WAIT:
             await wait_for_due(attempt, operation)
         operation = await _try_once(attempt, replace(operation, due_at=None), body, args, kwargs, options)
         known = operation
     attempt.journal.consume(position)
     return result_of(operation, annotations_of(body).get("return"))
+
+
+async def recovery_of(attempt: Attempt, operation: Operation | None) -> Recovery:
+    """Return what may happen with a stored operation; whether a back-off is over is judged by the store's clock."""
+    has_due = operation is not None and operation.due_at is not None
+    return recover(operation, now=await attempt.store_now() if has_due else attempt.env.clock.now())
 
 
 async def wait_for_due(attempt: Attempt, operation: Operation) -> None:
@@ -123,7 +129,7 @@ async def _try_once(
         except (BudgetExceeded, OutcomeUnknown, ReplayMismatch):
             raise  # of an operation inside: not this step's own failure
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything; it becomes a stored result
-            ended = _failed(attempt, operation, error, options)
+            ended = await _failed(attempt, operation, error, options)
         done.append(await _keep(attempt, ended))
 
     task = attempt.start(operation, carry_out(), can_interrupt=inspect.iscoroutinefunction(body))
@@ -169,17 +175,17 @@ def _succeeded(attempt: Attempt, operation: Operation, value: object, options: S
     return _settled(attempt, operation, options, used, ResultKind.OK, result)
 
 
-def _failed(attempt: Attempt, operation: Operation, error: Exception, options: StepOptions) -> Operation:
+async def _failed(attempt: Attempt, operation: Operation, error: Exception, options: StepOptions) -> Operation:
     delay_ms = options.retry.delay_ms(len(operation.tries))
     used = dict.fromkeys(options.reserve, 0)
     if delay_ms is None:
         return _settled(attempt, operation, options, used, ResultKind.ERROR, error_result(error))
-    return backed_off(attempt, operation, error, delay_ms, _minus(operation.reserved, options.reserve))
+    return await backed_off(attempt, operation, error, delay_ms, _minus(operation.reserved, options.reserve))
 
 
-def backed_off(attempt: Attempt, operation: Operation, error: Exception, delay_ms: int, reserved: Amounts) -> Operation:
+async def backed_off(attempt: Attempt, operation: Operation, error: Exception, delay_ms: int, reserved: Amounts) -> Operation:
     """Return the operation sealed again after a definite failure, due later; the failed try stays in its log."""
-    now = attempt.env.clock.now()
+    now = await attempt.store_now()
     failed = replace(operation.tries[-1], error=describe(error), ended_at=now)
     return replace(
         operation,

@@ -15,9 +15,9 @@ from quiesce.domain.errors import ContinuationRefused, IdempotencyConflict, Inva
 from quiesce.domain.ids import Fence, RunId, ThreadId
 from quiesce.domain.instant import Instant, to_iso
 from quiesce.domain.limits import Limits
+from quiesce.domain.resume import Policy
 from quiesce.domain.runs import Durability, Run, RunStatus, Thread
 from quiesce.domain.streams import Visibility
-from quiesce.domain.terminal import Policy
 from quiesce.ports.notifier import WORK
 from quiesce.ports.store import Transaction
 

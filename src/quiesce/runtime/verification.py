@@ -12,14 +12,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from quiesce.domain.canonical import ALGORITHM, Json, digest
+from quiesce.domain.boundary import STATUS_OF, measure
+from quiesce.domain.canonical import ALGORITHM, digest
 from quiesce.domain.checkpoints import h1_of_nothing
 from quiesce.domain.errors import VerificationFailed
 from quiesce.domain.operations import OperationKind, OperationStatus
+from quiesce.domain.resume import resume_policy, tool_state
 from quiesce.domain.streams import EventKind, first_chain, gap_range, next_chain
-from quiesce.domain.terminal import STATUS_OF, digest_of_body, measure, resume_policy, tool_state
+from quiesce.domain.terminal import digest_of_body
 from quiesce.ports.artifacts import ArtifactFiles
-from quiesce.runtime.bundle import Bundle, JsonObject, OperationRow, digest_of_document
+from quiesce.runtime.bundle import Bundle, JsonObject, digest_of_document
+
+_SETTLED: Final = (OperationStatus.COMMITTED, OperationStatus.CONSUMED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +32,8 @@ class Check:
 
     name: str
     ok: bool
-    expected: Json
-    found: Json
+    expected: object
+    found: object
     about: str
 
     def to_json(self) -> dict[str, object]:
@@ -149,7 +153,7 @@ def _outcome(b: Bundle) -> Check:
         last_stream_seq_durable=max(p.frontier.covered_seq, p.frontier.stored_seq),
         emitted_exact=p.frontier.emitted_exact,
         terminal_durability=str(p.durability),
-        gap=_json(p.gap.to_json()),
+        gap=p.gap.to_json(),
         cleanup_attempted=p.cleanup_attempted,
         cleanup_completed=p.cleanup_completed,
         escalated=p.escalated,
@@ -174,8 +178,8 @@ def _durable_state(b: Bundle) -> Check:
 
 def _checkpoint_chain(b: Bundle) -> Check:
     parents = [None, *(c.id for c in b.checkpoints[:-1])]
-    found: list[Json] = [{"number": c.number, "parent_id": c.parent_id} for c in b.checkpoints]
-    expected: list[Json] = [{"number": n, "parent_id": parent} for n, parent in enumerate(parents, 1)] if b.checkpoints else []
+    found: list[object] = [{"number": c.number, "parent_id": c.parent_id} for c in b.checkpoints]
+    expected: list[object] = [{"number": n, "parent_id": parent} for n, parent in enumerate(parents, 1)] if b.checkpoints else []
     return _same("checkpoint_chain", "checkpoints follow each other without a hole", expected=expected, found=found)
 
 
@@ -200,7 +204,7 @@ def _visible_stream(b: Bundle) -> Check:
 
 def _stream_numbers(b: Bundle) -> Check:
     """No number is missing that no event accounts for (ST-01)."""
-    holes: list[Json] = []
+    holes: list[object] = []
     last = 0
     for event in (row.of_run(b.run_id) for row in b.events):
         explained = event.kind is EventKind.GAP and gap_range(event)[0] <= last + 1
@@ -215,7 +219,8 @@ def _frontier(b: Bundle) -> Check:
     covered = b.checkpoints[-1].covered_seq if b.checkpoints else 0
     stored = b.events[-1].seq if b.events else 0
     beyond = [e for e in b.events if e.kind is EventKind.DATA and e.state_bearing and e.seq > covered]
-    pending = [o for o in _as_of_the_end(b) if o.status is OperationStatus.COMMITTED]
+    marks = [n for n, o in enumerate(b.operations, 1) if o.kind is OperationKind.CHECKPOINT]
+    pending = [o for o in b.operations[marks[-1] if marks else 0 :] if o.status in _SETTLED]
     f = b.outcome.frontier
     return _compare(
         "frontier",
@@ -248,7 +253,7 @@ def _durability(b: Bundle) -> Check:
         "durability",
         "durability and gap follow from the numbers alone",
         terminal_durability=str(durability),
-        gap=_json(gap.to_json()),
+        gap=gap.to_json(),
     )
 
 
@@ -257,7 +262,7 @@ def _durability(b: Bundle) -> Check:
 
 def _policy(b: Bundle) -> Check:
     durability, gap = measure(b.outcome.frontier)
-    facts = [(o.may_have_acted, str(o.status)) for o in _as_of_the_end(b)]
+    facts = [(o.may_have_acted, str(o.status)) for o in b.operations]
     tools = tool_state([*facts, *((True, "unknown") for _ in _listed(b, "unresolved_operations"))])
     policy = resume_policy(b.occurrence.cause, durability, gap.kind, tools)
     return _fields(
@@ -272,21 +277,16 @@ def _policy(b: Bundle) -> Check:
 
 
 def _unresolved(b: Bundle) -> Check:
-    """What is unknown stays listed; what is no longer unknown has evidence that says why (CC-54)."""
-    listed = set(_unknown_at_the_end(b))
-    open_now = {o.position for o in b.operations if o.may_have_acted}
-    explained = {e.get("operation") for e in b.evidence}
-    known = {b.run_id, *b.descendants}
-    strangers = [o for o in _listed(b, "unresolved_operations") if o.get("run_id") not in known]
-    wrong = sorted(open_now - listed) + sorted(p for p in listed - open_now if p not in explained)
-    found: list[Json] = [*wrong, *(str(o.get("key")) for o in strangers)]
-    return _same("unresolved", "every effect that may have happened is listed, until evidence ends it", expected=[], found=found)
+    """The run's own unknown effects are those of its journal; the others are of runs below it (TR-64)."""
+    listed = _listed(b, "unresolved_operations")
+    own = [o.shown for o in b.operations if o.may_have_acted]
+    found = [o for o in listed if o.get("run_id") == b.run_id]
+    strangers = [o for o in listed if o.get("run_id") not in {b.run_id, *b.descendants}]
+    return _same("unresolved", "every effect that may have happened is listed", expected=own, found=[*found, *strangers])
 
 
 def _unconsumed(b: Bundle) -> Check:
-    kept: list[Json] = [
-        o.shown for o in _as_of_the_end(b) if o.kind is OperationKind.CALL and o.status is OperationStatus.COMMITTED
-    ]
+    kept: list[object] = [o.shown for o in b.operations if o.kind is OperationKind.CALL and o.status is OperationStatus.COMMITTED]
     found = b.receipt.get("unconsumed_results")
     return _same("unconsumed", "results that were stored and not used are listed", expected=kept, found=found)
 
@@ -320,28 +320,17 @@ _CHECKS: Final[tuple[Callable[[Bundle], Check], ...]] = (
 )
 
 
-def _unknown_at_the_end(b: Bundle) -> list[str]:
-    """Return the run's own operations that its receipt lists as unresolved."""
-    return [str(o.get("operation")) for o in _listed(b, "unresolved_operations") if o.get("run_id") == b.run_id]
-
-
-def _as_of_the_end(b: Bundle) -> list[OperationRow]:
-    """Return the journal without what was unknown at the end: a decision made since may have moved that."""
-    unknown = set(_unknown_at_the_end(b))
-    return [o for o in b.operations if o.position not in unknown]
-
-
 def _listed(b: Bundle, name: str) -> list[JsonObject]:
     value = b.receipt.get(name)
     return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
 
 
-def _fields(b: Bundle, name: str, about: str, **expected: Json) -> Check:
+def _fields(b: Bundle, name: str, about: str, **expected: object) -> Check:
     """Compare some fields of the receipt with what they should be."""
     return _compare(name, about, expected=expected, found={field: b.receipt.get(field) for field in expected})
 
 
-def _compare(name: str, about: str, *, expected: Mapping[str, Json], found: Mapping[str, Json]) -> Check:
+def _compare(name: str, about: str, *, expected: Mapping[str, object], found: Mapping[str, object]) -> Check:
     """Compare field by field; of a failed check only the fields that differ are shown."""
     differing = [field for field in expected if expected[field] != found[field]]
     if not differing:
@@ -355,15 +344,10 @@ def _compare(name: str, about: str, *, expected: Mapping[str, Json], found: Mapp
     )
 
 
-def _same(name: str, about: str, *, expected: Json, found: Json) -> Check:
+def _same(name: str, about: str, *, expected: object, found: object) -> Check:
     return Check(name=name, ok=expected == found, expected=expected, found=found, about=about)
 
 
-def _json(value: Mapping[str, object]) -> Json:
-    """Return a mapping of plain values under the type that says so."""
-    return {key: item if isinstance(item, int | str | None) else str(item) for key, item in value.items()}
-
-
-def _short(value: Json) -> str:
+def _short(value: object) -> str:
     text = str(value)
     return text if len(text) <= 160 else text[:157] + "..."

@@ -10,18 +10,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
+from quiesce.domain.boundary import Actor, ActorKind, Reason
 from quiesce.domain.errors import BindingMismatch, QuiesceError, StoreError, required
 from quiesce.domain.ids import RunId, WorkerId
 from quiesce.domain.runs import Run
-from quiesce.domain.terminal import Actor, ActorKind, Reason
 from quiesce.domain.workers import AttemptEnd, Worker
 from quiesce.ports.notifier import WORK, worker_topic
 from quiesce.ports.store import Transaction
 from quiesce.runtime.cancel import end_tx, overdue_tx
-from quiesce.runtime.claims import claim_due_tx, claim_tx, next_due_tx, register_tx, retire_tx
+from quiesce.runtime.claims import claim_due_tx, claim_tx, next_due_tx, register_tx, release_tx, retire_tx
 from quiesce.runtime.environment import Environment
 from quiesce.runtime.execution import Execution
 from quiesce.runtime.lease_keeper import LeaseKeeper
@@ -142,31 +142,41 @@ class RunWorker:
         """Advance one run; a failure of the store ends the attempt here, and only here."""
         run = execution.run
         try:
-            if run.attempt > self._env.limits.attempts_max:
-                await self._give_up(run)
+            if run.attempt > self._env.limits.attempts_max and await self._is_given_up(run):
                 return AttemptEnd.ENDED
             end = await execution.advance()
             self.state.ends[end] = self.state.ends.get(end, 0) + 1
             return end
         except QuiesceError as error:
             log.exception("attempt failed", extra={"action": "attempt_failed", "run_id": run.id, "code": error.code})
+            await self._release_later(run)
             return None
         finally:
             if (held := self._held.get(run.id)) is not None and held.execution is execution:
                 del self._held[run.id]
             self._env.store.notifier.ring(WORK)
 
-    async def _give_up(self, run: Run) -> None:
-        """End a run whose every holder died: nobody should be the next (C47)."""
+    async def _is_given_up(self, run: Run) -> bool:
+        """End a run whose every holder died: nobody should be the next (C47). Attempts that ended well do not count."""
         actor = Actor(kind=ActorKind.SERVICE, name=self._name)
-        text = f"{run.attempt - 1} attempts ended with the loss of their process"
 
-        def end(tx: Transaction) -> None:
+        def end(tx: Transaction) -> bool:
             locked = tx.runs.lock(run.id)
-            if locked is not None and locked.is_active:
-                end_tx(tx, self._env, locked, Reason.PROCESS_LOST, text, actor, 0)
+            lost = sum(attempt.end is AttemptEnd.EXPIRED for attempt in tx.runs.attempts(run.id))
+            if locked is None or lost < self._env.limits.attempts_max:
+                return False
+            if locked.is_active and locked.fence == run.fence:
+                text = f"{lost} attempts ended with the loss of their process"
+                end_tx(tx, self._env, replace(locked, worker_id=None), Reason.PROCESS_LOST, text, actor, 0)
+            return True
 
-        await self._env.store.transact(end)
+        return await self._env.store.transact(end)
+
+    async def _release_later(self, run: Run) -> None:
+        """Hand back a run whose attempt failed here: held by a live worker that does not advance it, it would wait for ever."""
+        await self._env.clock.sleep(self._env.settings.sweep_ms)
+        with contextlib.suppress(StoreError):  # then its row still names this worker, and the lease decides
+            await self._env.store.transact(lambda tx: release_tx(tx, run.id, run.fence))
 
     # -- listening and sweeping ----------------------------------------------------------------------------------------
 
@@ -195,16 +205,16 @@ class RunWorker:
 
     async def _idle_ms(self) -> float:
         """Return how long nothing is expected to fall due, at most one poll."""
-        due = await self._env.store.read(next_due_tx)
-        if due is None:
-            return float(self._env.settings.poll_ms)
-        return min(float(self._env.settings.poll_ms), max(1.0, (due - self._env.clock.now()) / 1000))
+        due_ms = await self._env.store.read(next_due_tx)
+        poll_ms = float(self._env.settings.poll_ms)
+        return poll_ms if due_ms is None else min(poll_ms, max(1.0, due_ms))
 
     async def _notice(self) -> None:
         """Read, in one go, which of the runs held here are settling or no longer ours, and tell their executions."""
-        if not self._held:
+        worker = self._worker
+        if not self._held or worker is None:
             return
-        mine = {run.id: run for run in await self._env.store.read(lambda tx: tx.runs.held_by(self.id))}
+        mine = {run.id: run for run in await self._env.store.read(lambda tx: tx.runs.held_by(worker.id))}
         for run_id, held in list(self._held.items()):
             row = mine.get(run_id)
             if row is None or row.fence != held.execution.run.fence:

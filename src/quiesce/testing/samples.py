@@ -11,17 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, TypedDict, Unpack
 
-from quiesce.domain.budgets import Amounts, Budget
-from quiesce.domain.canonical import canonical, digest, digest_of
-from quiesce.domain.checkpoints import Checkpoint, h1_of_nothing
-from quiesce.domain.evidence import ArtifactReceipt, Evidence, EvidenceKind, OutboxMessage, Verdict
-from quiesce.domain.ids import CheckpointId, Fence, OccurrenceId, OutcomeId, Position, ReceiptId, RunId, ThreadId, WorkerId
-from quiesce.domain.ids import uuid7 as make_uuid7
-from quiesce.domain.instant import Instant, after_ms
-from quiesce.domain.operations import EffectPolicy, Operation, OperationKind, OperationStatus, ResultKind, fingerprint
-from quiesce.domain.runs import Durability, Run, RunStatus, Thread, Wait, WaitKind
-from quiesce.domain.streams import Draft, StreamEvent, Visibility, first_chain
-from quiesce.domain.terminal import (
+from quiesce.domain.boundary import (
     CAUSE_OF,
     STATUS_OF,
     Actor,
@@ -32,11 +22,20 @@ from quiesce.domain.terminal import (
     Occurrence,
     PersistenceOutcome,
     Reason,
-    TerminalReceipt,
-    ToolState,
     measure,
-    resume_policy,
 )
+from quiesce.domain.budgets import Amounts, Budget
+from quiesce.domain.canonical import canonical, digest, digest_of
+from quiesce.domain.checkpoints import Checkpoint, h1_of_nothing
+from quiesce.domain.evidence import ArtifactReceipt, Evidence, EvidenceKind, OutboxMessage, Verdict
+from quiesce.domain.ids import CheckpointId, Fence, OccurrenceId, OutcomeId, Position, ReceiptId, RunId, ThreadId, WorkerId
+from quiesce.domain.ids import uuid7 as make_uuid7
+from quiesce.domain.instant import Instant, after_ms
+from quiesce.domain.operations import EffectPolicy, Operation, OperationKind, OperationStatus, ResultKind, fingerprint
+from quiesce.domain.resume import ToolState, resume_policy
+from quiesce.domain.runs import Durability, Run, RunStatus, Thread, Wait, WaitKind
+from quiesce.domain.streams import Draft, StreamEvent, Visibility, first_chain
+from quiesce.domain.terminal import TerminalReceipt
 from quiesce.domain.workers import Attempt, Worker
 from quiesce.testing.clock import START
 

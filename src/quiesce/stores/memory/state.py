@@ -10,13 +10,14 @@ from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Generic, TypeVar
 
+from quiesce.domain.boundary import Occurrence, PersistenceOutcome
 from quiesce.domain.checkpoints import Checkpoint
 from quiesce.domain.evidence import ArtifactReceipt, Evidence, OutboxMessage
 from quiesce.domain.ids import CheckpointId, OccurrenceId, Position, ReceiptId, RunId, ThreadId, WorkerId
 from quiesce.domain.operations import Operation
 from quiesce.domain.runs import Run, Thread
 from quiesce.domain.streams import StreamEvent, StreamState
-from quiesce.domain.terminal import Occurrence, PersistenceOutcome, TerminalReceipt
+from quiesce.domain.terminal import TerminalReceipt
 from quiesce.domain.workers import Attempt, Worker
 
 Undo = list[Callable[[], None]]

@@ -1,15 +1,16 @@
 """The listener: carries rings of other processes to the bells of this one.
 
 Nothing depends on it; every bell has a timeout, and polling alone suffices. It comes back for ever: a connection that breaks
-is replaced after a growing pause, and one that has gone silently deaf is found out by a notification of our own that it
-must hear (C15). While it was away rings were missed, so each return rings every bell.
+is replaced after a growing pause, and one on which nothing comes any more, without an error, is found out by a question that
+stays unanswered (C15). While it was away rings were missed, so each return rings every bell.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 import threading
-from collections.abc import Callable
 from typing import Final
 
 import psycopg
@@ -26,16 +27,16 @@ _PAUSE_MS_MAX: Final = 5000
 class Listener:
     """Owns a thread and a connection, both made when `start` is first called."""
 
-    def __init__(self, settings: PostgresSettings, notifier: LocalNotifier, ping: Callable[[], None]) -> None:
-        """Prepare. `ping` makes every listener of the schema hear an empty topic; it may raise `psycopg.Error`."""
+    def __init__(self, settings: PostgresSettings, notifier: LocalNotifier) -> None:
         self._settings = settings
         self._notifier = notifier
-        self._ping = ping
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._connected = threading.Event()
+        self._connection: Connection | None = None
         self._thread: threading.Thread | None = None
         self.reconnects = 0
+        """How often a lost connection was to be replaced."""
 
     @property
     def is_connected(self) -> bool:
@@ -54,46 +55,59 @@ class Listener:
                 self._thread.start()
 
     def close(self) -> None:
-        """End the thread. Idempotent; blocks for as long as a ping takes."""
+        """End the thread. Idempotent; blocks for no longer than an attempt to connect."""
         with self._lock:
             self._closing.set()
+            if self._connection is not None:
+                _shut(self._connection)
             thread = self._thread
-        if thread is None or not thread.is_alive():
-            return
-        with contextlib.suppress(psycopg.Error):  # unheard, it ends with its own wait
-            self._ping()
-        thread.join(timeout=self._settings.ping_ms / 1000)
+        if thread is not None:
+            thread.join()
 
     def _work(self) -> None:
         pause_ms = _PAUSE_MS
         while not self._closing.is_set():
             try:
-                with connect(self._settings) as connection:
-                    connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._settings.schema)))
-                    self._connected.set()
+                with contextlib.closing(connect(self._settings)) as connection:
                     pause_ms = _PAUSE_MS
-                    if self.reconnects:
-                        self._notifier.ring_all()
                     self._listen(connection)
             except psycopg.Error:
                 pass  # lost: counted below, and visible as `is_connected`
-            finally:
-                self._connected.clear()
             if not self._closing.wait(pause_ms / 1000):
                 self.reconnects += 1
                 pause_ms = min(2 * pause_ms, _PAUSE_MS_MAX)
 
     def _listen(self, connection: Connection) -> None:
-        """Ring what is heard; return once the connection is found deaf, raise `psycopg.Error` when it is lost."""
-        is_tested = False
-        while not self._closing.is_set():
-            # Ends with the first packet heard, which may hold several: whoever waits for more hears nothing till the timeout.
-            heard = list(connection.notifies(timeout=self._settings.ping_ms / 1000, stop_after=1))
-            if heard:
-                is_tested = False
+        """Ring what is heard, until closed. Raises `psycopg.Error` when the connection is lost."""
+        connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._settings.schema)))
+        with self._lock:
+            self._connection = connection
+        self._connected.set()
+        try:
+            if self.reconnects:
+                self._notifier.ring_all()
+            while not self._closing.is_set():
+                heard = list(connection.notifies(timeout=self._settings.ping_ms / 1000, stop_after=1))
                 self._notifier.ring_all({notice.payload: None for notice in heard})
-            elif is_tested:
-                return
-            else:
-                self._ping()
-                is_tested = True
+                if not heard:
+                    self._ask(connection)
+        finally:
+            self._connected.clear()
+            with self._lock:
+                self._connection = None
+
+    def _ask(self, connection: Connection) -> None:
+        """Ask the server something. Without an answer in time the socket is shut, which ends the wait with an error."""
+        timer = threading.Timer(self._settings.ping_ms / 1000, _shut, [connection])
+        timer.start()
+        try:
+            connection.execute(b"SELECT 1")
+        finally:
+            timer.cancel()
+            timer.join()
+
+
+def _shut(connection: Connection) -> None:
+    """End whatever waits on the connection's socket, from another thread. The connection itself stays its owner's."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
+        duplicate.shutdown(socket.SHUT_RDWR)

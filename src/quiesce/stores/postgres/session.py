@@ -101,6 +101,8 @@ class Session:
     def _commit(self) -> None:
         try:
             self._queries.commit()
+        except psycopg.errors.IdleInTransactionSessionTimeout as error:
+            raise ConnectionLost from error  # the server had ended it while it waited for us
         except psycopg.Error as error:
             if _is_lost(self._queries.connection):
                 raise CommitInDoubt from error

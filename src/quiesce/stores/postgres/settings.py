@@ -34,7 +34,7 @@ class PostgresSettings:
     idle_in_transaction_ms: int = 10_000
     """A process that stops in the middle of a transaction (SIGSTOP, a paused machine) loses its locks after this."""
     ping_ms: int = 5000
-    """A listener that has heard nothing for so long is tested, and replaced if it stays deaf for as long again."""
+    """A listener that has heard nothing for so long asks the server, and is replaced if no answer comes in as long again."""
 
     @classmethod
     def from_url(cls, url: str) -> PostgresSettings:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import psycopg
 
+from quiesce.domain.errors import StoreUnavailable
 from quiesce.domain.limits import DEFAULT_LIMITS, Limits
 from quiesce.domain.writes import Counters, RunWrite, WriteOutcome
 from quiesce.ports.clock import Clock
@@ -45,11 +46,12 @@ class PostgresStore:
             name="postgres", survives_process=True, shared_by_processes=True, durability=_prepared(settings, self._about)
         )
         self.limits = limits
+        self._is_closed = False
         self._meter = Meter()
         read_clock = None if clock is None else clock.now
         self._transactor = Transactor(settings, read_clock=read_clock, meter=self._meter, about=self._about)
         self.notifier = LocalNotifier(on_waiting=self._listen)
-        self.listener = Listener(settings, self.notifier, self._transactor.ping)
+        self.listener = Listener(settings, self.notifier)
         self._writing = PostgresWriter(
             settings, read_clock=read_clock, notifier=self.notifier, meter=self._meter, about=self._about
         )
@@ -65,10 +67,12 @@ class PostgresStore:
 
     async def transact(self, fn: Callable[[Transaction], T]) -> T:
         """See the port."""
+        self._check_open()
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.transact_blocking, fn)
 
     def transact_blocking(self, fn: Callable[[Transaction], T]) -> T:
         """See the port."""
+        self._check_open()
         self._meter.add({}, transactions=1)
         done = self._transactor.run(fn, Mode.DECIDE)
         self.notifier.ring_all(done.rung)
@@ -76,6 +80,7 @@ class PostgresStore:
 
     async def read(self, fn: Callable[[Transaction], T]) -> T:
         """See the port. Raises `InvariantBroken` if `fn` writes."""
+        self._check_open()
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, fn)
 
     async def write(self, write: RunWrite) -> WriteOutcome:
@@ -93,12 +98,17 @@ class PostgresStore:
         self._writer.close()
         self._writing.close()
         self._threads.shutdown(wait=True)
+        self._is_closed = True
         self.listener.close()
         self._transactor.close()
 
     def _read(self, fn: Callable[[Transaction], T]) -> T:
         self._meter.add({}, reads=1)
         return self._transactor.run(fn, Mode.READ).value
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreUnavailable("the store is closed")
 
     def _listen(self) -> None:
         self.listener.start()

@@ -18,6 +18,7 @@ from quiesce.domain.instant import Instant
 from quiesce.ports.store import Transaction
 from quiesce.stores.postgres.connection import Connection, configure, connect_options
 from quiesce.stores.postgres.outcomes import translated
+from quiesce.stores.postgres.patience import Patience
 from quiesce.stores.postgres.session import CommitInDoubt, ConnectionLost, Done, Mode, NothingHappened, Session
 from quiesce.stores.postgres.settings import PostgresSettings
 from quiesce.stores.sql.queries import Meter, Row
@@ -27,15 +28,15 @@ T = TypeVar("T")
 _CONFLICTS_MAX: Final = 10
 _COLLISIONS_MAX: Final = 3
 """A unique violation that comes back with a fresh view is the caller's own doing."""
-_LOSSES_MAX: Final = 5
-_SPARE: Final = 2
-"""Connections beyond those of the executor's threads: for the lease keeper, and for testing the listener."""
+_SPARE: Final = 1
+"""Connections beyond those of the executor's threads: for the lease keeper, which waits for no agent's decisions."""
 
 
 class Transactor:
     """Owns the pool. Safe from any thread."""
 
     def __init__(self, settings: PostgresSettings, *, read_clock: Callable[[], Instant] | None, meter: Meter, about: str) -> None:
+        self._settings = settings
         self._read_clock = read_clock
         self._meter = meter
         self._about = about
@@ -53,25 +54,20 @@ class Transactor:
 
     def run(self, fn: Callable[[Transaction], T], mode: Mode) -> Done[T]:
         """Run a function in a transaction. Raises as `ports.store.Store.transact`."""
-        tries = losses = 0
+        patience = Patience(self._settings.patience_ms)
+        tries = 0
         while True:
             tries += 1
             try:
                 return self._once(fn, mode)
             except ConnectionLost as lost:
-                losses += 1
-                if losses > _LOSSES_MAX:
+                if patience.is_over:
                     raise translated(lost.__cause__ or lost, about=self._about) from lost
                 self._pool.check()  # one broken connection seldom comes alone
             except NothingHappened as again:
                 collided = isinstance(again.__cause__, errors.UniqueViolation)
                 if tries >= (_COLLISIONS_MAX if collided else _CONFLICTS_MAX):
                     raise translated(again.__cause__ or again, about=self._about) from again
-
-    def ping(self) -> None:
-        """Have the listeners of the schema hear something. Raises `psycopg.Error`."""
-        with self._pool.connection() as connection:
-            connection.execute(b"SELECT pg_notify(current_schema(), '')")
 
     def close(self) -> None:
         """Close all connections. Idempotent."""

@@ -7,7 +7,6 @@ each other on the server, and a bell is a hint.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -18,14 +17,16 @@ from quiesce.domain.instant import Instant
 from quiesce.domain.writes import RunWrite, WriteOutcome
 from quiesce.stores.apply import apply_writes
 from quiesce.stores.notifier import LocalNotifier
-from quiesce.stores.postgres.connection import connect
+from quiesce.stores.postgres.connection import Connection, connect
 from quiesce.stores.postgres.outcomes import translated
-from quiesce.stores.postgres.session import CommitInDoubt, Done, Mode, NothingHappened, Session
+from quiesce.stores.postgres.patience import Patience
+from quiesce.stores.postgres.session import CommitInDoubt, ConnectionLost, Done, Mode, NothingHappened, Session
 from quiesce.stores.postgres.settings import PostgresSettings
 from quiesce.stores.sql.group_writer import WriteJob
 from quiesce.stores.sql.queries import Meter
 
-_RETRY_MS: Final = 100
+_RETRY_MS: Final = 50
+_CONFLICTS_MAX: Final = 5
 
 
 class PostgresWriter:
@@ -45,8 +46,7 @@ class PostgresWriter:
         self._notifier = notifier
         self._meter = meter
         self._about = about
-        self._connection: psycopg.Connection[tuple[object, ...]] | None = None
-        self._retry = threading.Event()
+        self._connection: Connection | None = None
 
     def commit(self, batch: Sequence[WriteJob]) -> None:
         """Apply a batch and settle each of its jobs. What is impossible fails alone."""
@@ -72,23 +72,24 @@ class PostgresWriter:
             self._connection.close()
 
     def _apply(self, writes: Sequence[RunWrite]) -> Done[list[WriteOutcome]]:
-        tries_left = max(1, self._settings.patience_ms // _RETRY_MS)
+        patience = Patience(self._settings.patience_ms)
+        conflicts = 0
         while True:
-            tries_left -= 1
             try:
                 return self._session().run(lambda tx: apply_writes(tx, writes), Mode.WRITE)
-            except (NothingHappened, CommitInDoubt, psycopg.OperationalError) as error:
-                if tries_left <= 0 or _is_refusal(error):
+            except (ConnectionLost, CommitInDoubt, psycopg.OperationalError) as error:
+                if patience.is_over or _is_refusal(error):
                     raise self._given_up(error) from error
-                self._retry.wait(_RETRY_MS / 1000 if self._is_lost() else 0)
+                patience.pause(_RETRY_MS)
+            except NothingHappened as again:
+                conflicts += 1
+                if conflicts >= _CONFLICTS_MAX:
+                    raise self._given_up(again) from again
 
     def _session(self) -> Session:
-        if self._connection is None or self._is_lost():
+        if self._connection is None or self._connection.closed or self._connection.broken:
             self._connection = connect(self._settings)
         return Session(self._connection, read_clock=self._read_clock, meter=self._meter)
-
-    def _is_lost(self) -> bool:
-        return self._connection is None or self._connection.closed or self._connection.broken
 
     def _given_up(self, error: Exception) -> BaseException:
         if isinstance(error, CommitInDoubt):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from quiesce.domain.boundary import Actor
 from quiesce.domain.errors import InvariantBroken
 from quiesce.domain.evidence import ArtifactReceipt, Evidence, EvidenceKind, Verdict
 from quiesce.domain.ids import RunId
-from quiesce.domain.terminal import Actor
 from quiesce.stores.sql.codec import decode, encode
 from quiesce.stores.sql.queries import Params, Queries, Row
 

@@ -10,10 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from quiesce.domain.canonical import canonical
-from quiesce.domain.ids import OccurrenceId, ReceiptId, RunId, ThreadId
-from quiesce.domain.runs import RunStatus
-from quiesce.domain.terminal import (
+from quiesce.domain.boundary import (
     Actor,
     CancelMode,
     CancelScope,
@@ -23,13 +20,14 @@ from quiesce.domain.terminal import (
     GapKind,
     Occurrence,
     PersistenceOutcome,
-    Policy,
     Reason,
-    ResumePolicy,
-    SameRun,
     TerminalDurability,
-    TerminalReceipt,
 )
+from quiesce.domain.canonical import canonical
+from quiesce.domain.ids import OccurrenceId, ReceiptId, RunId, ThreadId
+from quiesce.domain.resume import Policy, ResumePolicy, SameRun
+from quiesce.domain.runs import RunStatus
+from quiesce.domain.terminal import TerminalReceipt
 from quiesce.stores.sql.codec import decode, encode
 from quiesce.stores.sql.queries import Queries, Row
 

@@ -7,13 +7,14 @@ that start at once one applies each and the others find it applied; one that is 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from quiesce.domain.errors import NotAStore, StoreBusy, StoreReadOnly, StoreUnavailable
+from quiesce.domain.errors import NotAStore, StoreBusy, StoreError, StoreReadOnly, StoreUnavailable
 from quiesce.stores.migrate import Applied, Migration, load, missing
 from quiesce.stores.sqlite.clock import Anchor, AnchoredClock, MachineTime, make_anchor, pause
 from quiesce.stores.sqlite.connection import APPLICATION_ID, SqliteQueries, connect
@@ -30,22 +31,25 @@ _MIGRATION_TABLE: Final = """
 """
 
 
-def open_file(settings: SqliteSettings, machine: MachineTime) -> tuple[sqlite3.Connection, AnchoredClock]:
-    """Return a connection to a file with the current schema, and the file's clock.
+def open_file(settings: SqliteSettings, machine: MachineTime) -> tuple[sqlite3.Connection, sqlite3.Connection, AnchoredClock]:
+    """Return a connection to write and one to read a file with the current schema, and the file's clock.
 
     Raises `NotAStore` for a file of somebody else, `SchemaTooNew`, `StoreReadOnly`, `StoreBusy`, `StoreUnavailable`.
     """
-    connection: sqlite3.Connection | None = None
-    try:
-        _check_ours(settings.path)
-        connection = connect(settings)
-        _prepare(connection, settings)
-        migrate(connection, load("quiesce.stores.sqlite"), machine)
-        return connection, AnchoredClock(_anchored(SqliteQueries(connection), machine), machine)
-    except BaseException as error:
-        if connection is not None:
-            connection.close()
-        raise _explained(error, settings.path) from error
+    with contextlib.ExitStack() as stack:
+        try:
+            _check_ours(settings.path)
+            writing = stack.enter_context(contextlib.closing(connect(settings)))
+            _prepare(writing, settings)
+            migrate(writing, load("quiesce.stores.sqlite"), machine)
+            anchor = _anchored(SqliteQueries(writing), machine)
+            reading = stack.enter_context(contextlib.closing(connect(settings)))
+            reading.execute("PRAGMA query_only = ON")
+            reading.execute("SELECT count(*) FROM migration").fetchone()
+        except (sqlite3.Error, StoreError) as error:
+            raise _explained(error, settings.path) from error
+        stack.pop_all()
+    return writing, reading, AnchoredClock(anchor, machine)
 
 
 def migrate(connection: sqlite3.Connection, known: list[Migration], machine: MachineTime) -> None:

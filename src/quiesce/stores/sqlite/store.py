@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from quiesce.domain.errors import InvariantBroken, StoreReadOnly
+from quiesce.domain.errors import InvariantBroken, StoreReadOnly, StoreUnavailable
 from quiesce.domain.limits import DEFAULT_LIMITS, Limits
 from quiesce.domain.writes import Counters, RunWrite, WriteOutcome
 from quiesce.ports.clock import Clock
@@ -23,7 +23,7 @@ from quiesce.stores.sql.group_writer import DecisionJob, GroupWriter, Job, Write
 from quiesce.stores.sql.queries import Meter
 from quiesce.stores.sql.transaction import SqlTransaction
 from quiesce.stores.sqlite.clock import MachineTime
-from quiesce.stores.sqlite.connection import SqliteQueries, connect
+from quiesce.stores.sqlite.connection import SqliteQueries
 from quiesce.stores.sqlite.opening import open_file
 from quiesce.stores.sqlite.outcomes import translated
 from quiesce.stores.sqlite.settings import SqliteSettings
@@ -58,7 +58,7 @@ class SqliteStore:
         self.limits = limits
         self._about = str(settings.path)
         self._meter = Meter()
-        self._connection, anchored = open_file(settings, machine or MachineTime())
+        self._connection, reading, anchored = open_file(settings, machine or MachineTime())
         self._read_clock = (clock or anchored).now
         self.notifier = LocalNotifier(on_waiting=self._wake)
         self._writing = SqliteWriter(
@@ -69,7 +69,7 @@ class SqliteStore:
             about=self._about,
         )
         self._data_version = self._writing.data_version()
-        self._reading = SqliteQueries(_reader(settings))
+        self._reading = SqliteQueries(reading)
         self._reader = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="quiesce-reader")
         self._writer: GroupWriter[Job] = GroupWriter(
             self._writing.commit, name="quiesce-writer", batch_max=limits.write_batch_max, idle=self._look
@@ -101,6 +101,8 @@ class SqliteStore:
 
     async def read(self, fn: Callable[[Transaction], T]) -> T:
         """See the port. Raises `InvariantBroken` if `fn` writes."""
+        if self._is_closed:
+            raise StoreUnavailable("the store is closed")
         return await asyncio.get_running_loop().run_in_executor(self._reader, self._read, fn)
 
     async def close(self) -> None:
@@ -109,6 +111,7 @@ class SqliteStore:
 
     def close_blocking(self) -> None:
         """The same for a thread without an event loop."""
+        self._is_closed = True
         self._writer.close()
         self._reader.shutdown(wait=True)
         self._connection.close()
@@ -141,14 +144,11 @@ class SqliteStore:
         waiting = self.notifier.waiting
         if not waiting:
             return None
-        version = self._writing.data_version()
+        try:
+            version = self._writing.data_version()
+        except sqlite3.Error:
+            version = self._data_version  # a hint that fails is a hint that is late
         if version != self._data_version:
             self._data_version = version
             self.notifier.ring_all()
         return max(_LOOK_MS, waiting * _LOOK_MS_PER_BELL) / 1000
-
-
-def _reader(settings: SqliteSettings) -> sqlite3.Connection:
-    connection = connect(settings)
-    connection.execute("PRAGMA query_only = ON")
-    return connection

@@ -50,6 +50,7 @@ class SqliteWriter:
             apply = self._apply if len(parts) == 1 else self._apply_guarded
             writes = sum(apply(part, rung) for part in parts)
             self._queries.control("COMMIT")
+            is_committed = True
         except BaseException as error:  # noqa: BLE001 - whatever a decision raises belongs to who asked for it
             self._undo()
             known = translated(error, about=self._about)
@@ -59,10 +60,10 @@ class SqliteWriter:
                 return
             for job in batch:
                 job.fail(known)
-            rung, writes = {}, 0
+            rung, writes, is_committed = {}, 0, False
         decisions = sum(isinstance(job, DecisionJob) for job in batch)
         statements, has_changed = self._queries.take_counts()
-        self._meter.add(statements, commits=int(has_changed), writes=writes, transactions=decisions)
+        self._meter.add(statements, commits=int(is_committed and has_changed), writes=writes, transactions=decisions)
         self._notifier.ring_all(rung)
 
     def data_version(self) -> int:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from quiesce.domain.boundary import Actor, ActorKind
 from quiesce.domain.evidence import ArtifactReceipt, Evidence, EvidenceKind, Verdict
 from quiesce.domain.ids import RunId
-from quiesce.domain.terminal import Actor, ActorKind
 from quiesce.testing.conformance.subject import StoreContract, StoreUnderTest, proves
 from quiesce.testing.samples import Samples
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from quiesce.domain.boundary import Occurrence, PersistenceOutcome, Reason
 from quiesce.domain.ids import OccurrenceId, ReceiptId, RunId
-from quiesce.domain.terminal import Occurrence, PersistenceOutcome, Reason, TerminalReceipt
+from quiesce.domain.terminal import TerminalReceipt
 from quiesce.testing.conformance.subject import StoreContract, StoreUnderTest, proves
 from quiesce.testing.samples import Samples, make_frontier
 
