@@ -28,9 +28,12 @@ _STATEMENTS: Final = {name: query.pyformat() for name, query in CATALOGUE.items(
 _NOW: Final = b"SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _CONFIGURE: Final = b"""
     SELECT set_config('search_path', %(schema)s, false),
+           set_config('enable_seqscan', 'off', false),
+           set_config('jit', 'off', false),
            set_config('lock_timeout', %(lock_timeout)s, false),
            set_config('idle_in_transaction_session_timeout', %(idle_timeout)s, false)
 """
+"""Every query has its index. A plan made while the tables were small stays in use while they grow, so none may scan them."""
 _KEEP_ALIVE: Final[Mapping[str, str | int]] = {
     "connect_timeout": 5,
     "keepalives": 1,

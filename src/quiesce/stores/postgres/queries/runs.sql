@@ -56,10 +56,10 @@ WITH RECURSIVE
       WHERE due.due_at <= :now AND due.status = 'waiting' AND due.agent IN (SELECT agent FROM wanted)
       ORDER BY due.due_at LIMIT :reach)
     UNION ALL
-    (SELECT left_behind.id, left_behind.status, left_behind.fence FROM dead
-      JOIN run AS left_behind ON left_behind.worker_id = dead.id AND left_behind.status = 'running'
-      WHERE left_behind.agent IN (SELECT agent FROM wanted)
-      LIMIT :reach))
+    SELECT left_behind.* FROM dead CROSS JOIN LATERAL (
+      SELECT held.id, held.status, held.fence FROM run AS held
+       WHERE held.worker_id = dead.id AND held.status = 'running' AND held.agent IN (SELECT agent FROM wanted)
+       ORDER BY held.id LIMIT :reach) AS left_behind)
 SELECT run.* FROM candidate
   JOIN run ON run.id = candidate.id AND run.status = candidate.status AND run.fence = candidate.fence
  ORDER BY run.id LIMIT :limit
