@@ -65,6 +65,9 @@ class Attempt:
         """The attempt ends: results that come now are evidence, not progress."""
         self.is_over = False
         """The attempt has ended: results that come now are stored beside the journal."""
+        self.may_go_on = asyncio.Event()
+        """Cleared while the run is being parked: what has come about meanwhile is for the next attempt to go on from."""
+        self.may_go_on.set()
 
     def stir(self) -> None:
         """Note that something moved."""
@@ -97,6 +100,7 @@ class Attempt:
                 await bell.wait(self._wait_ms(wait))
                 if self.is_over:
                     raise asyncio.CancelledError  # parked: the next attempt comes here again
+            await self.may_go_on.wait()
         finally:
             bell.close()
             self.waits.pop(wait.position, None)

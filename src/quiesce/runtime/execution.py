@@ -242,6 +242,9 @@ class Execution:
             if self._must_leave:
                 return await self._hand_back(attempt, agent)
             reason, text = Reason.AGENT_ERROR, "the agent stopped without a cause"
+        while attempt.journal.is_writing:  # begun since: rows on their way must not race with the end, which would refuse them
+            if (end := await self._write(attempt, agent, attempt.journal.rest())) is not None:
+                return end
         self._env.crash.reach("end.before")
         write, reason, text = _last_write(attempt, agent, reason, text)
         receipt = await persist(self._env, lambda tx: self._end_tx(tx, attempt, write, reason, text))
@@ -305,7 +308,9 @@ class Execution:
         if not waits or attempt.in_flight:
             return None
         self._env.crash.reach("park.before")
+        attempt.may_go_on.clear()
         if not await persist(self._env, lambda tx: park_tx(tx, self.run.id, self.run.fence, waits)):
+            attempt.may_go_on.set()
             return await self._look(attempt, agent, always=True)
         self._env.crash.reach("park.after")
         return AttemptEnd.PARKED

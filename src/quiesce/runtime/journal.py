@@ -261,6 +261,11 @@ class Journal:
             buffer, self._buffer = self._buffer, Buffer()
             await self._hand_in(buffer)
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether rows are on their way to the store."""
+        return self._lock.locked()
+
     async def rest(self) -> None:
         """Wait for the write under way; raise what ended this journal, if anything did."""
         async with self._lock:
@@ -274,14 +279,23 @@ class Journal:
             return
         outcome = await self.persist(self.write_of(buffer))
         if outcome is WriteOutcome.OVER_BUDGET:
-            self._refused |= {p for p, o in buffer.operations.items() if self._moves_budget(o)}
-            for position in self._refused & buffer.operations.keys():
-                del buffer.operations[position]
-            outcome = await self.persist(self.write_of(buffer)) if buffer else WriteOutcome.APPLIED
-        if outcome is WriteOutcome.STALE:
+            await self._hand_in_apart(buffer)
+        elif outcome is WriteOutcome.STALE:
             await self._when_stale(buffer)
         elif buffer.events:
             self._env.crash.reach("emit.after")
+
+    async def _hand_in_apart(self, buffer: Buffer) -> None:
+        """Not all that these rows reserve fits: store those that reserve nothing, then each of the others that fits."""
+        asking = {p: o for p, o in buffer.operations.items() if self._moves_budget(o)}
+        for position in asking:
+            del buffer.operations[position]
+        await self._hand_in(buffer)
+        if len(asking) == 1:
+            self._refused |= asking.keys()
+            return
+        for position, operation in asking.items():
+            await self._hand_in(Buffer(operations={position: operation}))
 
     async def _when_stale(self, buffer: Buffer) -> None:
         """Wait for the attempt to find out what became of the run; then drain, or give up."""
@@ -362,6 +376,8 @@ class Journal:
         """Store the evidence that waits. Returns False if the drain is closed: somebody else settles the run."""
         try:
             await self.flush()
+            while self._buffer:  # what arrived during the write
+                await self.flush()
         except FenceLost:
             return False
         return True

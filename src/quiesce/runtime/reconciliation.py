@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from quiesce.domain.boundary import Actor
 from quiesce.domain.canonical import Json, canonical, digest
-from quiesce.domain.errors import NotFound, Refused
+from quiesce.domain.errors import NotFound, Refused, required
 from quiesce.domain.evidence import Evidence, EvidenceKind, Verdict
 from quiesce.domain.ids import Position, RunId
 from quiesce.domain.operations import Operation, OperationStatus, ResultKind
@@ -63,7 +63,8 @@ def decide_tx(tx: Transaction, decision: Decision) -> Evidence:
     evidence = tx.evidence.add(_evidence(tx, decision))
     if decision.verdict is not Verdict.CANNOT_TELL and run.is_active:
         tx.operations.put_many([_decided(tx, run, operation, decision)])
-        wake_tx(tx, run, lambda w: w.kind is WaitKind.UNKNOWN and w.position == decision.position)
+        freed = required(tx.runs.lock(run.id), "a locked run exists")  # its budget may have moved
+        wake_tx(tx, freed, lambda w: w.kind is WaitKind.UNKNOWN and w.position == decision.position)
     return evidence
 
 

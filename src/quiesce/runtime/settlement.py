@@ -17,11 +17,11 @@ from quiesce.domain.boundary import STATUS_OF, Frontier, Occurrence, Persistence
 from quiesce.domain.canonical import canonical
 from quiesce.domain.checkpoints import h1_of_nothing
 from quiesce.domain.errors import invariant, required
-from quiesce.domain.evidence import OutboxMessage
-from quiesce.domain.ids import Fence, OutcomeId, ReceiptId, RunId
+from quiesce.domain.evidence import EvidenceKind, OutboxMessage, Verdict
+from quiesce.domain.ids import Fence, OutcomeId, Position, ReceiptId, RunId
 from quiesce.domain.instant import Instant, after_ms
 from quiesce.domain.operations import Operation, OperationKind, OperationStatus
-from quiesce.domain.resume import resume_policy, tool_state
+from quiesce.domain.resume import ResumePolicy, resume_policy, tool_state
 from quiesce.domain.runs import Admission, Run, RunStatus, WaitKind
 from quiesce.domain.streams import StreamState, Visibility
 from quiesce.domain.terminal import TerminalReceipt
@@ -231,6 +231,28 @@ def _receipt(
         published_at=tx.now,
     )
     return replace(receipt, digest=receipt.h3())
+
+
+def policy_now(tx: Transaction, receipt: TerminalReceipt) -> ResumePolicy:
+    """Ask for the policy again from the newest records: what was unknown at T may have been accounted for since (G-35)."""
+    ids = [receipt.run_id, *(run.id for run in descendants(tx, receipt.run_id))]
+    unresolved = [o for o in tx.operations.unresolved(ids) if o.position not in _accounted_for(tx, o.run_id)]
+    tools = tool_state([(True, str(o.status)) for o in unresolved])
+    return resume_policy(receipt.cause, receipt.durability, receipt.gap.kind, tools)
+
+
+def _accounted_for(tx: Transaction, run_id: RunId) -> set[Position]:
+    """Return the operations of a run whose own late answer, or a decision since its end, stands beside the journal.
+
+    A decision of before has changed the operation itself; what became unknown again since then is not accounted for by it.
+    """
+    end = tx.terminal.occurrence(run_id)
+    return {
+        e.position
+        for e in tx.evidence.of_run(run_id)
+        if e.kind is EvidenceKind.LATE_RESULT
+        or (e.kind is EvidenceKind.DECISION and e.verdict is not Verdict.CANNOT_TELL and end is not None and e.at >= end.at)
+    }
 
 
 def _is_unconsumed_call(operation: Operation) -> bool:

@@ -140,11 +140,12 @@ async def _try_once(
 
 
 async def join(task: asyncio.Task[None]) -> None:
-    """Wait for work in flight. If the waiting code is interrupted, the work is too; the attempt's drain collects it."""
+    """Wait for work in flight. If the waiting code is interrupted, the work is too, once: its clean-up is not cut short."""
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
-        task.cancel()
+        if not task.cancelling():
+            task.cancel()
         raise
 
 

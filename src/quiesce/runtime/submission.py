@@ -20,6 +20,7 @@ from quiesce.domain.runs import Durability, Run, RunStatus, Thread
 from quiesce.domain.streams import Visibility
 from quiesce.ports.notifier import WORK
 from quiesce.ports.store import Transaction
+from quiesce.runtime.settlement import policy_now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,15 +127,16 @@ def _check_thread(tx: Transaction, thread: Thread) -> None:
             status=str(head.status),
         )
     receipt = tx.terminal.receipt(head.id)
-    if receipt is not None and receipt.policy.policy is not Policy.ALLOW:
+    policy = None if receipt is None else policy_now(tx, receipt)
+    if receipt is not None and policy is not None and policy.policy is not Policy.ALLOW:
         raise ContinuationRefused(
-            f"thread {thread.id}: its last run ended with resume policy {receipt.policy.policy} ({receipt.policy.rule}: "
-            f"{receipt.policy.admissible}). Continuing needs a recorded choice, which this version cannot take yet; "
+            f"thread {thread.id}: its last run ended with resume policy {policy.policy} ({policy.rule}: "
+            f"{policy.admissible}). Continuing needs a recorded choice, which this version cannot take yet; "
             "start on a new thread instead",
             thread_id=thread.id,
             receipt_id=receipt.id,
-            policy=str(receipt.policy.policy),
-            rule=receipt.policy.rule,
+            policy=str(policy.policy),
+            rule=policy.rule,
         )
 
 

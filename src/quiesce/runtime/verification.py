@@ -125,7 +125,7 @@ def _occurrence(b: Bundle) -> Check:
     return _fields(
         b,
         "occurrence",
-        "C is this run's own, and the receipt repeats it (TR-58)",
+        "C is this run's own, and the receipt repeats it",
         run_id=c.run_id,
         occurrence_id=c.id,
         terminal_cause=str(c.cause),
@@ -143,7 +143,7 @@ def _outcome(b: Bundle) -> Check:
     return _fields(
         b,
         "outcome",
-        "P is this run's own, rests on that C, and the receipt repeats it (TR-58)",
+        "P is this run's own, rests on that C, and the receipt repeats it",
         run_id=p.run_id,
         outcome_id=p.id,
         occurrence_id=p.occurrence_id,

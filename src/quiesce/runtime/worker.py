@@ -16,7 +16,7 @@ from functools import partial
 from quiesce.domain.boundary import Actor, ActorKind, Reason
 from quiesce.domain.errors import BindingMismatch, QuiesceError, StoreError, required
 from quiesce.domain.ids import RunId, WorkerId
-from quiesce.domain.runs import Run
+from quiesce.domain.runs import Run, RunStatus
 from quiesce.domain.workers import AttemptEnd, Worker
 from quiesce.ports.notifier import WORK, worker_topic
 from quiesce.ports.store import Transaction
@@ -60,6 +60,8 @@ class RunWorker:
         self._keeper: LeaseKeeper | None = None
         self._loops: list[asyncio.Task[None]] = []
         self._is_draining = False
+        self._has_doubts = False
+        """Whether the store may hold a claim of this worker that it does not know of."""
         self._foreign: set[RunId] = set()
         """Claimable runs that are bound to something this worker does not offer."""
         self.state = WorkerState()
@@ -175,8 +177,10 @@ class RunWorker:
     async def _release_later(self, run: Run) -> None:
         """Hand back a run whose attempt failed here: held by a live worker that does not advance it, it would wait for ever."""
         await self._env.clock.sleep(self._env.settings.sweep_ms)
-        with contextlib.suppress(StoreError):  # then its row still names this worker, and the lease decides
+        try:
             await self._env.store.transact(lambda tx: release_tx(tx, run.id, run.fence))
+        except StoreError:
+            self._has_doubts = True
 
     # -- listening and sweeping ----------------------------------------------------------------------------------------
 
@@ -193,6 +197,7 @@ class RunWorker:
                 if not claimed:
                     await bell.wait(await self._idle_ms())
             except StoreError as error:
+                self._has_doubts = True
                 log.warning("store trouble", extra={"action": "store_trouble", "code": error.code})
                 await self._env.clock.sleep(self._env.settings.poll_ms)
             finally:
@@ -210,15 +215,23 @@ class RunWorker:
         return poll_ms if due_ms is None else min(poll_ms, max(1.0, due_ms))
 
     async def _notice(self) -> None:
-        """Read, in one go, which of the runs held here are settling or no longer ours, and tell their executions."""
-        worker = self._worker
-        if not self._held or worker is None:
+        """Read, in one go, which of the runs held here are settling or no longer ours, and tell their executions.
+
+        After trouble with the store a claim may have been committed whose answer never came. Its run is handed back: held
+        by a live worker that does not know of it, it would wait for ever.
+        """
+        worker, has_doubts = self._worker, self._has_doubts
+        if worker is None or not (self._held or has_doubts):
             return
         mine = {run.id: run for run in await self._env.store.read(lambda tx: tx.runs.held_by(worker.id))}
         for run_id, held in list(self._held.items()):
             row = mine.get(run_id)
             if row is None or row.fence != held.execution.run.fence:
                 held.execution.look_again()
+        if has_doubts:
+            for row in [row for row in mine.values() if row.status is RunStatus.RUNNING and row.id not in self._held]:
+                await self._env.store.transact(partial(release_tx, run_id=row.id, fence=row.fence))
+            self._has_doubts = False
 
     async def _sweep(self) -> None:
         """Look after what nobody looks after, a bounded batch at a time."""
