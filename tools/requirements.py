@@ -1,7 +1,8 @@
 """Prints every requirement id of `docs/requirements.md` with the tests that cite it; ids without a test last.
 
 Tests cite ids by `@pytest.mark.req("RR-05", "C64")` or `pytestmark = pytest.mark.req(...)`. An id that a test cites and the
-document does not know is an error, so that neither can drift (exit status 1). Case ids (`C64`) are listed too.
+document does not know is an error, so that neither can drift (exit status 1). Ids of cases (`C64`) and of design
+resolutions (`G-36`) are listed too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ID = re.compile(r"^\| ((?:CC|RR|TR|ST|WV|NO|QA)-\d+) \| (.*) \|$", re.MULTILINE)
-CASE = re.compile(r"C\d{2,3}")
+CASE = re.compile(r"C\d{2,3}|G-\d{2}")
 
 
 def cited(path: Path) -> dict[str, list[str]]:
@@ -49,7 +50,7 @@ def main() -> int:
             tests[name].extend(where)
     for name in [*sorted(known), *sorted(n for n in tests if CASE.fullmatch(n))]:
         if tests.get(name):
-            print(f"{name}  {known.get(name, 'case')}")
+            print(f"{name}  {known.get(name, '')}")
             for where in tests[name]:
                 print(f"    {where}")
     without = [name for name in sorted(known) if not tests.get(name)]

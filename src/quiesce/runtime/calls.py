@@ -119,7 +119,7 @@ async def _dispatch(
     attempt.journal.begin_scope(operation.position)
     interruptible = tool.isolation != "thread"
     task = attempt.start(operation, _carry_out(attempt, operation, tool, args, kwargs), can_interrupt=interruptible)
-    await join(task)
+    await join(task, can_interrupt=interruptible)
     return attempt.journal.operations[operation.position]
 
 

@@ -10,21 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from dataclasses import dataclass
 
 from quiesce.domain.boundary import Actor, ActorKind, CancelMode, Reason
-from quiesce.domain.canonical import canonical, parse
+from quiesce.domain.canonical import parse
 from quiesce.domain.errors import (
-    BudgetExceeded,
     FenceLost,
-    InvalidInput,
-    OutcomeUnknown,
-    ReplayMismatch,
-    StepFailed,
-    Stopped,
-    StoreError,
-    ToolFailed,
-    required,
 )
 from quiesce.domain.instant import elapsed_ms
 from quiesce.domain.runs import Run, RunStatus
@@ -37,8 +27,9 @@ from quiesce.runtime import scopes
 from quiesce.runtime.attempt import Attempt
 from quiesce.runtime.cancel import end_tx, plain_occurrence
 from quiesce.runtime.claims import park_tx, release_tx
-from quiesce.runtime.codec import decode_arguments, encode
+from quiesce.runtime.codec import decode_arguments
 from quiesce.runtime.context import Run as RunContext
+from quiesce.runtime.endings import Settling, last_write, read_settling, reason_of
 from quiesce.runtime.environment import Environment
 from quiesce.runtime.journal import Journal
 from quiesce.runtime.past import read_stored
@@ -46,22 +37,6 @@ from quiesce.runtime.registry import Agent, Registry
 from quiesce.runtime.settlement import Cleanup, conclude, end_now_tx, freeze_tx
 from quiesce.runtime.stopping import interrupt
 from quiesce.runtime.transacting import persist
-
-_REASON_OF: tuple[tuple[type[BaseException], Reason], ...] = (
-    (BudgetExceeded, Reason.BUDGET),
-    (ReplayMismatch, Reason.REPLAY_MISMATCH),
-    (ToolFailed, Reason.TOOL_ERROR),
-    (StepFailed, Reason.TOOL_ERROR),
-    (OutcomeUnknown, Reason.TOOL_ERROR),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settling:
-    """A run whose end is accepted, as its holder finds it: how long it may still drain."""
-
-    mode: CancelMode
-    grace_ms: float
 
 
 class Execution:
@@ -186,7 +161,7 @@ class Execution:
 
     async def _read_row(self) -> Settling | RunStatus | None:
         drain_ms = self._env.settings.drain_ms
-        return await persist(self._env, lambda tx: _read_settling(tx, self.run, drain_ms), read=True)
+        return await persist(self._env, lambda tx: read_settling(tx, self.run, drain_ms), read=True)
 
     async def _settle(self, attempt: Attempt, agent: asyncio.Task[object], settling: Settling) -> AttemptEnd:
         """An end is accepted: close the gate (F), drain what is in flight, establish (P) and publish (T)."""
@@ -234,7 +209,7 @@ class Execution:
         """The agent has returned or raised: end the run, unless somebody else has decided meanwhile."""
         if (end := await self._come_to_rest(attempt, agent)) is not None:
             return end
-        reason, text = _reason_of(agent)
+        reason, text = reason_of(agent)
         if reason is None:  # stopped, or its fence lost: the row says which
             end = await self._look(attempt, agent, always=True)
             if end is not None:
@@ -246,7 +221,7 @@ class Execution:
             if (end := await self._write(attempt, agent, attempt.journal.rest())) is not None:
                 return end
         self._env.crash.reach("end.before")
-        write, reason, text = _last_write(attempt, agent, reason, text)
+        write, reason, text = last_write(attempt, agent, reason, text)
         receipt = await persist(self._env, lambda tx: self._end_tx(tx, attempt, write, reason, text))
         self._env.crash.reach("end.after")
         if receipt is None:
@@ -323,7 +298,7 @@ class Execution:
             await self._wait_for_attention(_under_way(attempt, agent), left_s * 1000)
             if (end := await self._look(attempt, agent)) is not None:
                 return end
-        if agent.done() and _reason_of(agent)[0] is not None:
+        if agent.done() and reason_of(agent)[0] is not None:
             return await self._end(attempt, agent)
         if (end := await self._write(attempt, agent, attempt.journal.flush())) is not None:
             return end
@@ -347,50 +322,6 @@ async def _abandon(agent: asyncio.Task[object]) -> None:
     agent.cancel()
     await asyncio.wait({agent}, timeout=0.1)
     agent.add_done_callback(lambda task: None if task.cancelled() else task.exception())
-
-
-def _read_settling(tx: Transaction, mine: Run, drain_ms: int) -> Settling | RunStatus | None:
-    """Return None if the run is still ours, how it settles if an end was accepted under our fence, else its status."""
-    run = required(tx.runs.get(mine.id), "a claimed run exists")
-    if run.status is RunStatus.RUNNING and run.fence == mine.fence:
-        return None
-    if run.status is not RunStatus.SETTLING or run.drain_fence != mine.fence or run.settle_at is None:
-        return run.status
-    occurrence = required(tx.terminal.occurrence(run.id), "a settling run has its occurrence")
-    hastened = run.settle_at < occurrence.at + (occurrence.grace_ms + drain_ms) * 1000
-    grace_ms = max(0.0, (run.settle_at - tx.now) / 1000 - drain_ms)
-    return Settling(mode=CancelMode.NOW if hastened else occurrence.mode, grace_ms=grace_ms)
-
-
-def _reason_of(agent: asyncio.Task[object]) -> tuple[Reason | None, str]:
-    """Return why the agent's own end ends the run; no reason if it ended for another's."""
-    if agent.cancelled():
-        return Reason.AGENT_ERROR, "the agent cancelled itself"
-    error = agent.exception()
-    if isinstance(error, BaseExceptionGroup):
-        error = next((e for e in error.exceptions if isinstance(e, Stopped | FenceLost)), error)
-    if error is None:
-        return Reason.FINISHED, ""
-    if isinstance(error, Stopped | FenceLost):
-        return None, ""
-    if isinstance(error, StoreError):
-        raise error  # not the agent's end: the store's trouble, and nothing can be stored of it
-    reason = next((r for kind, r in _REASON_OF if isinstance(error, kind)), Reason.AGENT_ERROR)
-    text = str(error) if reason is not Reason.AGENT_ERROR else f"{type(error).__name__}: {error}"
-    return reason, text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
-
-
-def _last_write(attempt: Attempt, agent: asyncio.Task[object], reason: Reason, text: str) -> tuple[RunWrite, Reason, str]:
-    """Take the last rows. A completed run's result is its final checkpoint, which covers everything emitted."""
-    journal = attempt.journal
-    if reason is Reason.FINISHED:
-        try:
-            result = encode(agent.result(), field="result", limits=attempt.env.limits)
-        except InvalidInput as error:  # what the agent returned has no stored form
-            return journal.take(), Reason.AGENT_ERROR, str(error)
-        state_of = journal.checkpoint.id if journal.checkpoint else None
-        journal.make_checkpoint(canonical({"result": parse(result), "state_of": state_of}), is_final=True)
-    return journal.take(), reason, text
 
 
 def arguments_of(agent: Agent, run: Run) -> tuple[list[object], dict[str, object]]:

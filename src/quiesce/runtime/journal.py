@@ -273,7 +273,8 @@ class Journal:
                 raise self._failure
 
     async def _hand_in(self, buffer: Buffer) -> None:
-        if self.is_draining:
+        only_evidence = self.is_draining
+        if only_evidence:
             self._keep_only_evidence(buffer)
         if not buffer:
             return
@@ -281,7 +282,7 @@ class Journal:
         if outcome is WriteOutcome.OVER_BUDGET:
             await self._hand_in_apart(buffer)
         elif outcome is WriteOutcome.STALE:
-            await self._when_stale(buffer)
+            await self._when_stale(buffer, only_evidence=only_evidence)
         elif buffer.events:
             self._env.crash.reach("emit.after")
 
@@ -297,16 +298,22 @@ class Journal:
         for position, operation in asking.items():
             await self._hand_in(Buffer(operations={position: operation}))
 
-    async def _when_stale(self, buffer: Buffer) -> None:
-        """Wait for the attempt to find out what became of the run; then drain, or give up."""
-        if not self.is_draining and self._failure is None:
-            self._verdict = asyncio.get_running_loop().create_future()
-            self._on_stale()
-            if await self._verdict:
-                await self._hand_in(buffer)
-                return
-        self._failure = FenceLost()
+    async def _when_stale(self, buffer: Buffer, *, only_evidence: bool) -> None:
+        """Wait for the attempt to find out what became of the run; then drain, or give up.
+
+        What was handed in before the drain was ruled is handed in once more, as evidence.
+        """
+        if self._failure is None and not only_evidence and (self.is_draining or await self._ask_verdict()):
+            await self._hand_in(buffer)
+            return
+        self._failure = self._failure or FenceLost()
         raise self._failure
+
+    async def _ask_verdict(self) -> bool:
+        """Have the attempt look, and return what it rules: whether this journal drains."""
+        self._verdict = asyncio.get_running_loop().create_future()
+        self._on_stale()
+        return await self._verdict
 
     def rule(self, *, drains: bool, may_close_step: bool = False) -> None:
         """Say what a refused write, past or to come, means: a drain, or the loss of the run."""
@@ -369,8 +376,9 @@ class Journal:
         buffer.operations = {p: o for p, o in buffer.operations.items() if not _begins(o)}
         buffer.consumed.clear()
         buffer.reserve_seq = None
-        if not self.may_close_step:
+        if not self.may_close_step:  # a checkpoint and its mark are one fact: neither is stored without the other
             buffer.checkpoints.clear()
+            buffer.operations = {p: o for p, o in buffer.operations.items() if o.kind is not OperationKind.CHECKPOINT}
 
     async def drain(self) -> bool:
         """Store the evidence that waits. Returns False if the drain is closed: somebody else settles the run."""

@@ -6,12 +6,13 @@ itself where nobody else can. Each call is checked against the caller's tenant; 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from quiesce.domain.boundary import Actor, ActorKind, CancelMode, CancelScope, Reason
-from quiesce.domain.errors import InvalidInput, NotFound, SettlementPending
+from quiesce.domain.errors import InvalidInput, NotFound, SettlementPending, StoreError, required
 from quiesce.domain.evidence import Evidence
 from quiesce.domain.ids import RunId, ThreadId
 from quiesce.domain.runs import Run, RunStatus
@@ -85,17 +86,21 @@ class ControlService:
         return await self.admit(request)
 
     async def admit(self, request: CancelRequest) -> CancelAdmission:
-        """Admit a cancel of any reason."""
+        """Admit a cancel of any reason. Where nobody holds a run that it ends, the settlement is finished here (C10)."""
         request.check(self._env)
         self._env.crash.reach("cancel.before")
 
-        def admit(tx: Transaction) -> CancelAdmission:
+        def admit(tx: Transaction) -> tuple[CancelAdmission, bool]:
             admission = cancel_tx(tx, self._env, request)
             self._env.crash.reach("cancel.inside")
-            return admission
+            ended = [required(tx.runs.get(run_id), "a run that was fenced exists") for run_id in admission.reached]
+            return admission, any(run.worker_id is None for run in ended)
 
-        admission = await self._env.store.transact(admit)
+        admission, is_left_to_us = await self._env.store.transact(admit)
         self._env.crash.reach("cancel.after")
+        if is_left_to_us:
+            with contextlib.suppress(StoreError):  # it is admitted; whoever comes next finishes it
+                await settle_abandoned(self._env, limit=self._env.limits.sweep_batch_max)
         return admission
 
     async def wait(self, run_id: RunId, *, timeout_ms: float | None = None) -> TerminalReceipt:

@@ -132,19 +132,23 @@ async def _try_once(
             ended = await _failed(attempt, operation, error, options)
         done.append(await _keep(attempt, ended))
 
-    task = attempt.start(operation, carry_out(), can_interrupt=inspect.iscoroutinefunction(body))
-    await join(task)
+    can_interrupt = inspect.iscoroutinefunction(body)
+    task = attempt.start(operation, carry_out(), can_interrupt=can_interrupt)
+    await join(task, can_interrupt=can_interrupt)
     if attempt.is_stopping:
         raise Stopped
     return done[0]
 
 
-async def join(task: asyncio.Task[None]) -> None:
-    """Wait for work in flight. If the waiting code is interrupted, the work is too, once: its clean-up is not cut short."""
+async def join(task: asyncio.Task[None], *, can_interrupt: bool) -> None:
+    """Wait for work in flight. If the waiting code is interrupted, work that can be is too; the attempt's drain collects it.
+
+    Work on a thread goes on whatever its task is told, so the task stays with it: somebody must be there for its answer.
+    """
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
-        if not task.cancelling():
+        if can_interrupt:
             task.cancel()
         raise
 
