@@ -47,7 +47,7 @@ class AttemptEnd(StrEnum):
     RELEASED = "released"
     """Handed back before expiry, work unfinished (shutdown)."""
     EXPIRED = "expired"
-    """The holder's lease ran out; a successor took over."""
+    """The holder was lost: its lease ran out, or the store failed it. A successor takes over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

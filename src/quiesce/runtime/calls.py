@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from quiesce.domain.canonical import canonical, parse
-from quiesce.domain.errors import BudgetExceeded, OutcomeUnknown, required
+from quiesce.domain.errors import BudgetExceeded, FenceLost, OutcomeUnknown, required
 from quiesce.domain.evidence import EvidenceKind, Verdict
 from quiesce.domain.ids import Position
 from quiesce.domain.operations import (
@@ -116,7 +116,7 @@ async def _dispatch(
         return await refuse(attempt, operation, error)
     operation = asking
     crash.reach("dispatch.after")
-    attempt.journal.begin_scope(operation.position)
+    attempt.journal.gate.begin_scope(operation.position)
     interruptible = tool.isolation != "thread"
     task = attempt.start(operation, _carry_out(attempt, operation, tool, args, kwargs), can_interrupt=interruptible)
     await join(task, can_interrupt=interruptible)
@@ -167,15 +167,23 @@ async def _invoke(
 async def _store(attempt: Attempt, operation: Operation) -> None:
     """Store an answer: in the journal while the attempt advances or drains, beside it once the run is out of reach."""
     if attempt.is_over:
-        if operation.has_result:
-            body = {"result_kind": str(operation.result_kind), "result": parse(operation.result or b"null")}
-            await attempt.testify(operation, EvidenceKind.LATE_RESULT, body)
+        await _testify(attempt, operation)
         return
     if attempt.is_stopping:
         attempt.journal.hold(operation)
         return
-    await attempt.journal.put(operation)
+    try:
+        await attempt.journal.put(operation)
+    except FenceLost:  # out of reach since, which shows only now
+        await _testify(attempt, operation)
+        raise
     attempt.env.crash.reach("result.after" if operation.has_result else "retry.after")
+
+
+async def _testify(attempt: Attempt, operation: Operation) -> None:
+    if operation.has_result:
+        body = {"result_kind": str(operation.result_kind), "result": parse(operation.result or b"null")}
+        await attempt.testify(operation, EvidenceKind.LATE_RESULT, body)
 
 
 def _committed(attempt: Attempt, operation: Operation, tool: Tool, kind: ResultKind, result: bytes) -> Operation:

@@ -132,7 +132,7 @@ class Run:
         operation = Position(scope.path) if scope.path else None
         draft = Draft(channel=channel, payload=data, namespace=namespace, operation=operation, state_bearing=state_bearing)
         self._attempt.stir()
-        await self._attempt.journal.emit(draft)
+        await self._attempt.journal.gate.emit(draft)
 
     def checkpoint(self, state: object) -> Coroutine[object, object, None]:
         """Keep `state` as the run's completed state: it covers everything emitted so far.

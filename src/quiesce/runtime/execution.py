@@ -72,7 +72,7 @@ class Execution:
         journal = Journal(env, run, stored, self.look_again)
         attempt = Attempt(env, run, journal, look_again=self.look_again, know=self._registry.add)
         if run.attempt > 1 and stored.operations:
-            journal.note(status_draft("resumed", attempt=run.attempt))
+            journal.gate.note(status_draft("resumed", attempt=run.attempt))
         agent = asyncio.get_running_loop().create_task(self._call_agent(attempt), name=f"agent {run.agent} {run.id}")
         try:
             return await self._watch(attempt, agent)
@@ -170,10 +170,12 @@ class Execution:
         journal.rule(drains=True, may_close_step=softly)
         finished = await self._finish_step(attempt, agent, settling) if softly else True
         attempt.is_stopping = True
-        journal.may_emit = journal.may_close_step = False
+        journal.gate.shut()
+        journal.may_close_step = False
         stands = await journal.drain()
-        fence, emitted = self.run.fence, journal.seq
+        fence, emitted = self.run.fence, journal.gate.seq
         stands = stands and await persist(self._env, lambda tx: freeze_tx(tx, self.run.id, emitted_seq=emitted, fence=fence))
+        attempt.is_over = not stands  # then answers are kept beside the journal: somebody else settles the run
         self._env.crash.reach("freeze.after")
         grace_ms = settings.drain_ms / 4 if softly else settling.grace_ms
         interruption = await interrupt(attempt, agent, grace_ms=grace_ms, extra_ms=settings.drain_ms / 4)
@@ -257,7 +259,7 @@ class Execution:
     def _end_tx(self, tx: Transaction, attempt: Attempt, write: RunWrite, reason: Reason, text: str) -> TerminalReceipt | None:
         actor = Actor(kind=ActorKind.RUN, name=self.run.id)
         occurrence = plain_occurrence(self._env, tx.now, self.run, reason, text, actor, 0)
-        cleanup = Cleanup(attempted=True, completed=not attempt.in_flight, by="holder", emitted_seq=attempt.journal.seq)
+        cleanup = Cleanup(attempted=True, completed=not attempt.in_flight, by="holder", emitted_seq=attempt.journal.gate.seq)
         receipt = end_now_tx(tx, self._env, write, occurrence, cleanup)
         self._env.crash.reach("end.inside")
         return receipt

@@ -30,15 +30,12 @@ from quiesce.domain.ids import CheckpointId, Position
 from quiesce.domain.operations import Operation, OperationKind, OperationStatus
 from quiesce.domain.runs import Run
 from quiesce.domain.streams import (
-    Draft,
     StreamEvent,
-    Visibility,
-    gap_draft,
-    superseded_draft,
 )
 from quiesce.domain.writes import RunWrite, WriteOutcome
 from quiesce.runtime.environment import Environment
-from quiesce.runtime.past import Past, Stored
+from quiesce.runtime.past import Stored
+from quiesce.runtime.stream_gate import StreamGate
 
 
 @dataclass(slots=True)
@@ -66,9 +63,6 @@ class Journal:
         self.operations: dict[Position, Operation] = {o.position: o for o in stored.operations}
         self.checkpoint = stored.checkpoint
         self.ancestors = stored.ancestors
-        self.seq = stored.stream.stored_seq
-        self._chain = stored.stream.chain
-        self._reserved = stored.stream.reserved_seq
         self._on_stale = on_stale
         self._buffer = Buffer()
         self._lock = asyncio.Lock()
@@ -78,17 +72,11 @@ class Journal:
         self._verdict: asyncio.Future[bool] | None = None
         self.is_closed = False
         """No operation begins any more."""
-        self.may_emit = True
-        """Whether events are still numbered."""
         self.is_draining = False
         """A cancel is admitted: only evidence is stored."""
         self.may_close_step = False
         """The cancel lets the step under way end with its checkpoint."""
-        self._past = Past(stored)
-        if self._reserved > self.seq:
-            self._append(
-                gap_draft(self.seq + 1, self._reserved, "the process that reserved these numbers died"), self._reserved + 1
-            )
+        self.gate = StreamGate(env, run, stored, self)
 
     # -- operations ----------------------------------------------------------------------------------------------------
 
@@ -116,10 +104,14 @@ class Journal:
 
     def check_open(self) -> None:
         """Raise if nothing may begin any more."""
-        if self._failure is not None:
-            raise self._failure
+        self.check_alive()
         if self.is_closed:
             raise Stopped
+
+    def check_alive(self) -> None:
+        """Raise what ended this holder's authority, if anything did."""
+        if self._failure is not None:
+            raise self._failure
 
     def hold(self, operation: Operation) -> None:
         """Keep a row for the next write."""
@@ -173,7 +165,7 @@ class Journal:
             number=self.checkpoint.number + 1 if self.checkpoint else 1,
             parent_id=self.checkpoint.id if self.checkpoint else None,
             state=state,
-            covered_seq=self.seq,
+            covered_seq=self.gate.seq,
             is_final=is_final,
             fence=self.run.fence,
             created_at=now,
@@ -181,61 +173,17 @@ class Journal:
         self._buffer.checkpoints.append(self.checkpoint)
         return self.checkpoint
 
-    # -- events --------------------------------------------------------------------------------------------------------
-
-    def emitted(self) -> dict[str, int]:
-        """Return how many events each scope has emitted, for a checkpoint to remember."""
-        return dict(self._past.counts)
-
-    def begin_scope(self, scope: str) -> None:
-        """Mark what an interrupted try of this step has emitted as superseded: it begins anew."""
-        if (left := self._past.supersede(scope)) is not None:
-            self._append(superseded_draft(*left, Position(scope), "this step begins anew"))
-
-    async def emit(self, draft: Draft) -> None:
-        """Number an event and have it stored; on replay, pass over what is stored already.
-
-        Returns once it is buffered (store-first) or its number is reserved and shown (show-first). Waits while too much
-        is buffered.
-        """
-        if self._failure is not None:
-            raise self._failure
-        if not self.may_emit:
-            raise Stopped
-        replayed, left = self._past.meet(draft)
-        if replayed:
-            return
-        if left is not None:
-            self._append(superseded_draft(*left, draft.operation, "the agent emitted otherwise on replay"))
-        if self.run.visibility is Visibility.SHOW_FIRST and self.seq + 1 > self._reserved:
-            await self._reserve()
-        event = self._append(draft)
-        if self.run.visibility is Visibility.SHOW_FIRST:
-            self._env.live.show(event)
-            self._env.store.notifier.ring(f"run:{self.run.id}")
-        if len(self._buffer.events) >= self._env.limits.events_buffered_max:
-            await self.flush()
-
-    def note(self, draft: Draft) -> None:
-        """Append an event of the product's own, at once."""
-        self._append(draft)
-
-    def _append(self, draft: Draft, seq: int | None = None) -> StreamEvent:
-        self.seq = self.seq + 1 if seq is None else seq
-        event = draft.sealed(
-            run_id=self.run.id, seq=self.seq, previous=self._chain, fence=self.run.fence, now=self._env.clock.now()
-        )
-        self._chain = event.chain
+    def add_event(self, event: StreamEvent) -> int:
+        """Keep a numbered event and have it stored soon; return how many wait by now."""
         self._buffer.events.append(event)
         self._env.crash.reach("emit.before")
         self.push()
-        return event
+        return len(self._buffer.events)
 
-    async def _reserve(self) -> None:
-        upto = self.seq + self._env.limits.reserve_block
+    async def reserve(self, upto: int) -> None:
+        """Store that numbers up to this one may be shown from now on."""
         self._buffer.reserve_seq = upto
         await self.flush()
-        self._reserved = upto
 
     # -- writing -------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from quiesce.domain.ids import RunId
 from quiesce.domain.operations import Operation, OperationKind
 from quiesce.domain.runs import Run
 from quiesce.domain.streams import Draft, EventKind, StreamEvent, StreamState, first_chain
+from quiesce.domain.workers import AttemptEnd
 from quiesce.ports.store import Transaction
 
 
@@ -28,6 +29,8 @@ class Stored:
     ancestors: tuple[RunId, ...]
     uncovered: list[StreamEvent]
     """Events beyond the last checkpoint."""
+    left_in_order: bool
+    """Whether whoever held the run before had stored everything it had shown."""
 
 
 def read_stored(tx: Transaction, run: Run, page: int) -> Stored:
@@ -49,7 +52,14 @@ def read_stored(tx: Transaction, run: Run, page: int) -> Stored:
         stream=state,
         ancestors=tuple(ancestors),
         uncovered=uncovered,
+        left_in_order=state.reserved_seq <= state.stored_seq or left_in_order(tx, run.id, before=run.attempt),
     )
+
+
+def left_in_order(tx: Transaction, run_id: RunId, *, before: int) -> bool:
+    """Return whether the last attempt with a number below `before` ended by itself: then everything shown was stored."""
+    ends = [attempt.end for attempt in tx.runs.attempts(run_id) if attempt.number < before]
+    return not ends or ends[-1] in (AttemptEnd.PARKED, AttemptEnd.RELEASED)
 
 
 class Past:
@@ -59,6 +69,7 @@ class Past:
         self.counts: dict[str, int] = {}
         self._base = _emitted_at(stored)
         self._left: dict[str, deque[StreamEvent]] = {}
+        self._shown: dict[str, tuple[int, int]] = {}
         for event in stored.uncovered:
             if event.kind is EventKind.DATA:
                 self._left.setdefault(event.operation or "", deque()).append(event)
@@ -82,13 +93,24 @@ class Past:
             return True, None
         return False, self.supersede(scope, keep_count=True)
 
+    def keep(self, scope: str, seq: int) -> None:
+        """Note a number that this attempt gave within a step or call: another try of it begins anew."""
+        first, _ = self._shown.get(scope, (seq, seq))
+        self._shown[scope] = (first, seq)
+
     def supersede(self, scope: str, *, keep_count: bool = False) -> tuple[int, int] | None:
-        """Forget the rest of a scope's stored events; return their range of numbers, or None if there are none."""
+        """Forget what earlier tries of a scope emitted; return the range of its numbers, or None if that was nothing.
+
+        With `keep_count`, only the rest of what earlier attempts stored.
+        """
         if not keep_count:
             self.counts[scope] = 0
             self._base.pop(scope, None)
         left = self._left.pop(scope, None)
-        return (left[0].seq, left[-1].seq) if left else None
+        ranges = [(left[0].seq, left[-1].seq)] if left else []
+        if not keep_count and (shown := self._shown.pop(scope, None)) is not None:
+            ranges.append(shown)
+        return (ranges[0][0], ranges[-1][1]) if ranges else None
 
 
 def _emitted_at(stored: Stored) -> dict[str, int]:

@@ -6,6 +6,7 @@ tool's probe. Each leaves a record with actor and grounds. Time and wishes end n
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from quiesce.domain.boundary import Actor
@@ -40,7 +41,8 @@ def decide_tx(tx: Transaction, decision: Decision) -> Evidence:
     On a run that has ended or settles, only the record is made: journal and receipt stay as they were, the policy at use takes
     the record into account (G-35). Raises `NotFound`, or `Refused` for an operation whose outcome is known.
     """
-    run = tx.runs.lock(decision.run_id)
+    lineage = _lock_lineage(tx, decision.run_id)
+    run = lineage.get(decision.run_id)
     if run is None or run.tenant != decision.tenant:
         raise NotFound("run", decision.run_id)
     operation = tx.operations.get(run.id, decision.position)
@@ -62,10 +64,20 @@ def decide_tx(tx: Transaction, decision: Decision) -> Evidence:
         )
     evidence = tx.evidence.add(_evidence(tx, decision))
     if decision.verdict is not Verdict.CANNOT_TELL and run.is_active:
-        tx.operations.put_many([_decided(tx, run, operation, decision)])
+        tx.operations.put_many([_decided(tx, lineage.values(), operation, decision)])
         freed = required(tx.runs.lock(run.id), "a locked run exists")  # its budget may have moved
         wake_tx(tx, freed, lambda w: w.kind is WaitKind.UNKNOWN and w.position == decision.position)
     return evidence
+
+
+def _lock_lineage(tx: Transaction, run_id: RunId) -> dict[RunId, Run]:
+    """Lock a run and the runs above it, whose budgets its operations draw on too: the highest first, as everywhere."""
+    ids: list[RunId] = []
+    above: RunId | None = run_id
+    while above is not None and (run := tx.runs.get(above)) is not None:
+        ids.append(above)
+        above = run.parent_id
+    return tx.runs.lock_many(ids)
 
 
 def _evidence(tx: Transaction, decision: Decision) -> Evidence:
@@ -81,14 +93,14 @@ def _evidence(tx: Transaction, decision: Decision) -> Evidence:
     )
 
 
-def _decided(tx: Transaction, run: Run, operation: Operation, decision: Decision) -> Operation:
-    """Return the operation as the verdict leaves it, and move the run's budget accordingly."""
+def _decided(tx: Transaction, lineage: Iterable[Run], operation: Operation, decision: Decision) -> Operation:
+    """Return the operation as the verdict leaves it, and move the budgets of the run and its ancestors accordingly."""
     match decision.verdict:
         case Verdict.DID_NOT_HAPPEN:
-            _free(tx, run, operation, counts=False)
+            _free(tx, lineage, operation, counts=False)
             return replace(operation, status=OperationStatus.SEALED, due_at=None, reserved={})
         case Verdict.HAPPENED:
-            _free(tx, run, operation, counts=True)
+            _free(tx, lineage, operation, counts=True)
             kind, result, reserved = ResultKind.OK, canonical(decision.result), {}
             used = {u: operation.used.get(u, 0) + n for u, n in operation.reserved.items()}
         case _:
@@ -105,14 +117,12 @@ def _decided(tx: Transaction, run: Run, operation: Operation, decision: Decision
     )
 
 
-def _free(tx: Transaction, run: Run, operation: Operation, *, counts: bool) -> None:
-    """End the operation's reservation on the run and its ancestors; count it as used if the effect happened."""
-    released = {u: -n for u, n in operation.reserved.items()}
-    used = dict(operation.reserved) if counts else {}
-    holder: Run | None = run
-    while holder is not None and released:
-        tx.runs.save(replace(holder, budget=holder.budget.moved(used=used, reserved=released)))
-        holder = tx.runs.lock(holder.parent_id) if holder.parent_id else None
+def _free(tx: Transaction, lineage: Iterable[Run], operation: Operation, *, counts: bool) -> None:
+    """End the operation's reservation on each of these locked runs; count it as used if the effect happened."""
+    if operation.reserved:
+        released = {u: -n for u, n in operation.reserved.items()}
+        used = dict(operation.reserved) if counts else {}
+        tx.runs.save_many([replace(run, budget=run.budget.moved(used=used, reserved=released)) for run in lineage])
 
 
 async def decide(env: Environment, decision: Decision) -> Evidence:

@@ -94,7 +94,7 @@ class ControlService:
             admission = cancel_tx(tx, self._env, request)
             self._env.crash.reach("cancel.inside")
             ended = [required(tx.runs.get(run_id), "a run that was fenced exists") for run_id in admission.reached]
-            return admission, any(run.worker_id is None for run in ended)
+            return admission, any(run.drain_fence is None for run in ended)
 
         admission, is_left_to_us = await self._env.store.transact(admit)
         self._env.crash.reach("cancel.after")
@@ -127,7 +127,7 @@ class ControlService:
                 if timeout_ms is not None:
                     step_ms = min(step_ms, timeout_ms - waited_ms)
                 if run.status is RunStatus.SETTLING:
-                    step_ms = min(step_ms, 20.0) if run.worker_id is None else step_ms
+                    step_ms = min(step_ms, 20.0) if run.drain_fence is None else step_ms
                 before = self._env.clock.now()
                 await bell.wait(max(1.0, step_ms))
                 waited_ms += max(1.0, (self._env.clock.now() - before) / 1000)

@@ -53,7 +53,9 @@ def accept_end_tx(tx: Transaction, run: Run, occurrence: Occurrence, *, settle_a
     invariant(run.is_active, "an end is accepted once, on an active run")
     tx.terminal.add_occurrence(occurrence)
     held = is_held(tx, run)
-    fenced = (run if held else replace(run, worker_id=None)).fenced_for_settlement(settle_at=settle_at if held else tx.now)
+    fenced = run.fenced_for_settlement(settle_at=settle_at if held else tx.now)
+    if not held:
+        fenced = replace(fenced, drain_fence=None)  # a dead holder drains nothing; that there was one stays on the row
     tx.runs.save(fenced)
     tx.ring(run_topic(run.id))
     if fenced.worker_id is not None:

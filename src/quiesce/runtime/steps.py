@@ -111,7 +111,7 @@ async def _try_once(
     number = len(operation.tries) + 1
     begun = Try(number=number, fence=attempt.run.fence, started_at=attempt.env.clock.now())
     operation = replace(operation, fence=attempt.run.fence, tries=(*operation.tries, begun))
-    attempt.journal.begin_scope(operation.position)
+    attempt.journal.gate.begin_scope(operation.position)
     if options.reserve:
         asking = replace(operation, reserved=_plus(operation.reserved, options.reserve))
         try:
