@@ -54,6 +54,8 @@ def expected(status: OperationStatus, policy: EffectPolicy, kind: OperationKind,
         return Recovery.WAIT if due == "future" else Recovery.DISPATCH
     if status is DISPATCHED and kind is not OperationKind.CALL:
         return Recovery.AGAIN
+    if status is DISPATCHED and policy in (PURE, IDEMPOTENT) and due == "future":
+        return Recovery.WAIT
     return CALLS[status, policy]
 
 

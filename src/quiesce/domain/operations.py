@@ -75,7 +75,8 @@ TRANSITIONS: Final[Mapping[OperationStatus | None, frozenset[OperationStatus]]] 
 }
 """From a stored position to the next. A committed result is never rewritten (RR-31).
 
-`dispatched → sealed` is a back-off after a definite failure; `unknown → sealed` a recorded decision "did not happen".
+`dispatched → sealed` is a back-off after a definite failure; a back-off after no answer stays dispatched, since that try may
+have acted. `unknown → sealed` is a recorded decision "did not happen".
 """
 
 
@@ -191,13 +192,14 @@ def recover(operation: Operation | None, *, now: Instant) -> Recovery:
         return Recovery.READ
     if operation.status is OperationStatus.UNKNOWN:
         return Recovery.PROBE if operation.policy is EffectPolicy.PROBE else Recovery.PARK
+    is_early = operation.due_at is not None and now < operation.due_at
     if operation.status is OperationStatus.SEALED:
-        return Recovery.WAIT if operation.due_at is not None and now < operation.due_at else Recovery.DISPATCH
+        return Recovery.WAIT if is_early else Recovery.DISPATCH
     if operation.kind is not OperationKind.CALL:
         return Recovery.AGAIN
     match operation.policy:
         case EffectPolicy.PURE | EffectPolicy.IDEMPOTENT:
-            return Recovery.AGAIN
+            return Recovery.WAIT if is_early else Recovery.AGAIN
         case EffectPolicy.PROBE:
             return Recovery.PROBE
         case EffectPolicy.ONCE:

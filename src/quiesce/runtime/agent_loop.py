@@ -211,6 +211,7 @@ def as_text(value: object) -> str:
 
 NOT_STARTED = "stopped: this call was not started"
 OUTCOME_UNKNOWN = "stopped: whether this call took place is unknown; do not repeat it"
+NO_ANSWER = "stopped: this call did not answer; it changes nothing, so it may be made again"
 
 
 def conversation_of(
@@ -235,8 +236,10 @@ def conversation_of(
 
 
 def _answer_text(operation: Operation | None) -> str:
-    if operation is None or operation.status is OperationStatus.SEALED:
+    if operation is None or operation.kind not in _ANSWERING or operation.status is OperationStatus.SEALED:
         return NOT_STARTED
+    if not operation.has_result and not operation.may_have_acted:
+        return NO_ANSWER
     if not operation.has_result or operation.result_kind is ResultKind.GIVEN_UP:
         return OUTCOME_UNKNOWN
     value = parse(operation.result or b"null")
@@ -244,3 +247,7 @@ def _answer_text(operation: Operation | None) -> str:
         return as_text(value)
     facts = value if isinstance(value, dict) else {}
     return f"error: {facts.get('type')}: {facts.get('message')}"
+
+
+_ANSWERING = (OperationKind.CALL, OperationKind.STEP)
+"""What stands behind a reply for a call of it: the call, or the step that refused it. The last reply's are not made."""

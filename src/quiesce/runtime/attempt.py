@@ -79,10 +79,31 @@ class Attempt:
         task = asyncio.get_running_loop().create_task(work, name=f"{operation.kind} {operation.name} {operation.key}")
         self.in_flight[operation.position] = InFlight(operation, task, can_interrupt)
         self.stir()
-        task.add_done_callback(lambda _: self._landed(operation.position))
+        task.add_done_callback(lambda done: self._landed(operation.position, done))
         return task
 
-    def _landed(self, position: Position) -> None:
+    def has_answered(self, position: Position) -> None:
+        """Note that an operation's answer is here: from now on nothing interrupts the storing of it."""
+        if (flight := self.in_flight.get(position)) is not None:
+            flight.can_interrupt = False
+
+    async def join(self, position: Position, task: asyncio.Task[None]) -> None:
+        """Wait for work in flight. If the waiting code is interrupted, work that can be is too; the drain collects it.
+
+        Once: what was interrupted before (by the drain, say) may be cleaning up, and a second time would cut that short.
+        Work on a thread goes on whatever its task is told, so the task stays with it: somebody must be there for its answer.
+        """
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            flight = self.in_flight.get(position)
+            if flight is not None and flight.can_interrupt and not task.cancelling():
+                task.cancel()
+            raise
+
+    def _landed(self, position: Position, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            task.exception()  # raised where the work is awaited; if nobody is left there, nobody is to be alarmed
         self.in_flight.pop(position, None)
         self.stir()
 

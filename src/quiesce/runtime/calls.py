@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from quiesce.domain.canonical import canonical, parse
-from quiesce.domain.errors import BudgetExceeded, FenceLost, OutcomeUnknown, required
+from quiesce.domain.errors import BudgetExceeded, FenceLost, InvalidInput, OutcomeUnknown, required
 from quiesce.domain.evidence import EvidenceKind, Verdict
 from quiesce.domain.ids import Position
 from quiesce.domain.operations import (
@@ -33,7 +33,7 @@ from quiesce.runtime.attempt import Attempt
 from quiesce.runtime.codec import annotations_of, encode
 from quiesce.runtime.isolated import ISOLATED, Call, target_of
 from quiesce.runtime.registry import Tool
-from quiesce.runtime.steps import backed_off, call_body, error_result, join, recovery_of, refuse, result_of, wait_for_due
+from quiesce.runtime.steps import backed_off, call_body, describe, error_result, recovery_of, refuse, result_of, wait_for_due
 
 _REPEATABLE: Final = (EffectPolicy.PURE, EffectPolicy.IDEMPOTENT)
 
@@ -56,7 +56,7 @@ async def perform_call(
     """Return the call's stored result, making the call first where that is allowed.
 
     Raises `ToolFailed` for a stored error. An outcome that nobody can tell parks the run until there is evidence or a
-    decision; it is never repeated on a hope.
+    decision; it is never repeated on a hope. Raises `InvalidInput` for arguments that the tool does not take.
     """
     attempt.journal.check_open()
     operation = _begin(attempt, position, tool, args, kwargs)
@@ -78,7 +78,10 @@ async def perform_call(
 
 
 def _begin(attempt: Attempt, position: Position, tool: Tool, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Operation:
-    bound = inspect.signature(tool.fn).bind_partial(*args, **kwargs).arguments
+    try:
+        bound = inspect.signature(tool.fn).bind_partial(*args, **kwargs).arguments
+    except TypeError as error:
+        raise InvalidInput(field=f"arguments of {tool.name}", value=[*args, *kwargs], rule=f"do not fit: {error}") from None
     arguments = encode(bound, field=f"arguments of {tool.name}", limits=attempt.env.limits)
     mark = fingerprint(OperationKind.CALL, tool.name, arguments)
     return attempt.journal.expect(position, OperationKind.CALL, tool.name, mark) or Operation(
@@ -98,9 +101,13 @@ def _begin(attempt: Attempt, position: Position, tool: Tool, args: tuple[object,
 async def _dispatch(
     attempt: Attempt, operation: Operation, tool: Tool, args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> Operation:
-    """Store the dispatch mark, then make the call, in flight; return the operation as it then stands."""
+    """Store the dispatch mark, then make the call, in flight; return the operation as it then stands.
+
+    An operation that comes here dispatched is in doubt: an earlier try left and nobody has its answer.
+    """
     attempt.journal.check_open()
     crash = attempt.env.crash
+    in_doubt = operation.status is OperationStatus.DISPATCHED and tool.effect is EffectPolicy.IDEMPOTENT
     begun = Try(number=len(operation.tries) + 1, fence=attempt.run.fence, started_at=attempt.env.clock.now())
     asking = replace(
         operation,
@@ -113,18 +120,30 @@ async def _dispatch(
     try:
         await attempt.journal.put(asking)
     except BudgetExceeded as error:
-        return await refuse(attempt, operation, error)
+        return await (_park_unknown(attempt, operation) if in_doubt else refuse(attempt, operation, error))
     operation = asking
+    if tool.effect is EffectPolicy.PROBE and begun.number > 1:
+        operation = await _as_stored(attempt, operation)
+        if operation.has_result:
+            return operation
     crash.reach("dispatch.after")
     attempt.journal.gate.begin_scope(operation.position)
     interruptible = tool.isolation != "thread"
-    task = attempt.start(operation, _carry_out(attempt, operation, tool, args, kwargs), can_interrupt=interruptible)
-    await join(task, can_interrupt=interruptible)
+    task = attempt.start(
+        operation, _carry_out(attempt, operation, tool, args, kwargs, in_doubt=in_doubt), can_interrupt=interruptible
+    )
+    await attempt.join(operation.position, task)
     return attempt.journal.operations[operation.position]
 
 
 async def _carry_out(
-    attempt: Attempt, operation: Operation, tool: Tool, args: tuple[object, ...], kwargs: Mapping[str, object]
+    attempt: Attempt,
+    operation: Operation,
+    tool: Tool,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    *,
+    in_doubt: bool,
 ) -> None:
     """Make the call and store what it answered; whoever awaits it may be gone by then."""
     scopes.enter(scopes.Scope(operation.position, asyncio.current_task()))
@@ -139,7 +158,8 @@ async def _carry_out(
     except (OutcomeUnknown, TimeoutError) as doubt:
         ended = await _without_answer(attempt, operation, tool, str(doubt) or "no answer in time")
     except Exception as error:  # noqa: BLE001 - a tool may raise anything: that is its answer, and a stored result
-        ended = await _failed(attempt, operation, tool, error)
+        ended = await _failed(attempt, operation, tool, error, in_doubt=in_doubt)
+    attempt.has_answered(operation.position)
     attempt.env.crash.reach("effect.after")
     await _store(attempt, ended)
 
@@ -206,13 +226,21 @@ def _less(operation: Operation, tool: Tool) -> dict[str, int]:
     return {u: n for u, n in left.items() if n > 0}
 
 
-async def _failed(attempt: Attempt, operation: Operation, tool: Tool, error: Exception) -> Operation:
-    """A tool that raised has answered. Only what may be repeated anyway is tried again."""
+async def _failed(attempt: Attempt, operation: Operation, tool: Tool, error: Exception, *, in_doubt: bool) -> Operation:
+    """A tool that raised has answered for this try. Only what may be repeated anyway is tried again.
+
+    Of an earlier try that nobody answered for, a failure of this one says nothing: the doubt stays.
+    """
     delay_ms = tool.retry.delay_ms(len(operation.tries)) if tool.effect in _REPEATABLE else None
-    if delay_ms is None:
-        return _committed(attempt, operation, tool, ResultKind.ERROR, error_result(error))
     used = {u: operation.used.get(u, 0) + tool.cost.get(u, 0) for u in {*operation.used, *tool.cost}}
-    return replace(await backed_off(attempt, operation, error, delay_ms, _less(operation, tool)), used=used)
+    if delay_ms is not None:
+        waiting = await backed_off(attempt, operation, error, delay_ms, _less(operation, tool))
+        return replace(waiting, used=used, status=OperationStatus.DISPATCHED if in_doubt else waiting.status)
+    if in_doubt:
+        last = replace(operation.tries[-1], error=describe(error), ended_at=attempt.env.clock.now())
+        unknown = replace(operation, status=OperationStatus.UNKNOWN, tries=(*operation.tries[:-1], last))
+        return replace(unknown, used=used, reserved=_less(operation, tool))
+    return _committed(attempt, operation, tool, ResultKind.ERROR, error_result(error))
 
 
 async def _without_answer(attempt: Attempt, operation: Operation, tool: Tool, why: str) -> Operation:
@@ -222,7 +250,8 @@ async def _without_answer(attempt: Attempt, operation: Operation, tool: Tool, wh
     if tool.effect in _REPEATABLE and not attempt.is_stopping:
         delay_ms = tool.retry.delay_ms(len(operation.tries))
         if delay_ms is not None:
-            return await backed_off(attempt, operation, TimeoutError(why), delay_ms, operation.reserved)
+            waiting = await backed_off(attempt, operation, TimeoutError(why), delay_ms, operation.reserved)
+            return waiting if tool.effect is EffectPolicy.PURE else replace(waiting, status=OperationStatus.DISPATCHED)
         if tool.effect is EffectPolicy.PURE:
             return _committed(attempt, operation, tool, ResultKind.ERROR, error_result(TimeoutError(why)))
     last = replace(operation.tries[-1], error=f"no answer: {why}", ended_at=attempt.env.clock.now())
@@ -243,7 +272,7 @@ async def _probe(attempt: Attempt, operation: Operation, tool: Tool) -> Operatio
             found = replace(operation, tries=operation.tries or ())
             committed = _committed(attempt, found, tool, ResultKind.OK, data)
             await attempt.journal.put(committed)
-            return committed
+            return await _as_stored(attempt, committed)
         case Absent():
             await attempt.testify(operation, EvidenceKind.PROBE, {"answer": "absent"}, Verdict.DID_NOT_HAPPEN)
             sealed = replace(operation, status=OperationStatus.SEALED, due_at=None, reserved=_less(operation, tool))
@@ -251,6 +280,13 @@ async def _probe(attempt: Attempt, operation: Operation, tool: Tool) -> Operatio
             return sealed
         case _:
             return await _park_unknown(attempt, operation)
+
+
+async def _as_stored(attempt: Attempt, operation: Operation) -> Operation:
+    """Return what stands in the journal: while the destination was asked, a person may have decided, and that comes first."""
+    stored = await attempt.read(lambda tx: tx.operations.get(operation.run_id, operation.position))
+    attempt.journal.operations[operation.position] = stored = required(stored, "an operation that was written is on record")
+    return stored
 
 
 async def _park_unknown(attempt: Attempt, operation: Operation) -> Operation:
@@ -262,7 +298,4 @@ async def _park_unknown(attempt: Attempt, operation: Operation) -> Operation:
     wait = Wait(kind=WaitKind.UNKNOWN, subject=operation.position, position=operation.position)
     await attempt.wait_until_over(wait)
     attempt.journal.check_open()
-    decided = await attempt.read(lambda tx: tx.operations.get(operation.run_id, operation.position))
-    decided = required(decided, "an unknown operation stays on record")
-    attempt.journal.operations[operation.position] = decided
-    return decided
+    return await _as_stored(attempt, operation)

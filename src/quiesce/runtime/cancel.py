@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from quiesce.domain.boundary import CAUSE_OF, Actor, ActorKind, CancelMode, CancelScope, Cause, Occurrence, Reason
-from quiesce.domain.errors import InvalidInput, NotFound
+from quiesce.domain.errors import InvalidInput, NotFound, required
 from quiesce.domain.ids import OccurrenceId, RunId
 from quiesce.domain.instant import Instant
 from quiesce.domain.runs import Run, RunStatus
@@ -56,7 +56,7 @@ class CancelVerdict(StrEnum):
     ALREADY_ACCEPTED = "already_accepted"
     """The run already settles; this request may have widened it."""
     ALREADY_TERMINAL = "already_terminal"
-    """The run had ended: nothing changed, and that is no failure (RR-28)."""
+    """The run had ended: nothing of it changed, and that is no failure (RR-28). Runs below it may have been reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class CancelAdmission:
     occurrence: Occurrence | None
     receipt: TerminalReceipt | None
     reached: tuple[RunId, ...]
-    """Runs that this request fenced, the run itself first."""
+    """Runs that this request fenced, when it was first made, the run itself first."""
 
     def to_json(self) -> dict[str, object]:
         """Return the form that CLI and HTTP show."""
@@ -84,29 +84,27 @@ class CancelAdmission:
 def cancel_tx(tx: Transaction, env: Environment, request: CancelRequest) -> CancelAdmission:
     """Admit a cancel: record C, fence the run and its active descendants in the same decision (RR-29, RR-30).
 
-    Raises `NotFound` for a run that this tenant does not have: never a silent success (C01).
+    A scope that is a tree means what still runs below, also once the run itself has ended (C05). Raises `NotFound` for a run
+    that this tenant does not have: never a silent success (C01).
     """
     seen = tx.runs.get(request.run_id)
     if seen is None or seen.tenant != request.tenant:
         raise NotFound("run", request.run_id, "nothing was cancelled")
     tree = _lock_tree(tx, seen, request.scope, env.limits.tree_runs_max)
     run = tree[0]
-    if run.is_terminal:
-        return _admission(tx, CancelVerdict.ALREADY_TERMINAL, run, reached=())
     grace_ms = env.settings.grace_ms if request.grace_ms is None else request.grace_ms
     settle_at = settle_deadline(tx.now, grace_ms, env.settings.drain_ms)
-    reached: list[RunId] = []
-    verdict = CancelVerdict.ALREADY_ACCEPTED
     if run.is_active:
-        verdict = CancelVerdict.ACCEPTED
-        _end(tx, run, _occurrence(env, tx.now, run, request, grace_ms), settle_at, reached)
-    elif request.mode is CancelMode.NOW and run.settle_at is not None and settle_at < run.settle_at:
+        accept_end_tx(tx, run, _occurrence(env, tx.now, run, request, grace_ms), settle_at=settle_at)
+    elif request.mode is CancelMode.NOW and not run.is_terminal:
         _hasten(tx, run, settle_at)
     origin = tx.terminal.occurrence(run.id)
     for child in tree[1:]:
         if child.is_active:
-            _end(tx, child, _child_occurrence(env, tx.now, child, run, request, grace_ms, origin), settle_at, reached)
-    return _admission(tx, verdict, run, reached=reached)
+            ended = _child_occurrence(env, tx.now, child, run, request, grace_ms, origin)
+            accept_end_tx(tx, child, ended, settle_at=settle_at)
+    verdict = CancelVerdict.ALREADY_TERMINAL if run.is_terminal else CancelVerdict.ALREADY_ACCEPTED
+    return _admission(tx, verdict, tree, request)
 
 
 def _lock_tree(tx: Transaction, root: Run, scope: CancelScope, runs_max: int) -> list[Run]:
@@ -127,14 +125,12 @@ def _lock_tree(tx: Transaction, root: Run, scope: CancelScope, runs_max: int) ->
         ids = grown
 
 
-def _end(tx: Transaction, run: Run, occurrence: Occurrence, settle_at: Instant, reached: list[RunId]) -> None:
-    accept_end_tx(tx, run, occurrence, settle_at=settle_at)
-    reached.append(run.id)
-
-
 def _hasten(tx: Transaction, run: Run, settle_at: Instant) -> None:
-    """Shorten the time of a settlement under way: the holder interrupts what it was waiting for."""
-    tx.runs.save(replace(run, settle_at=settle_at))
+    """Shorten a settlement that lets the step end: the holder, which sees it shortened, interrupts what it waits for."""
+    occurrence = required(tx.terminal.occurrence(run.id), "a settling run has its occurrence")
+    if run.settle_at is None or (occurrence.mode is CancelMode.NOW and run.settle_at <= settle_at):
+        return
+    tx.runs.save(replace(run, settle_at=min(settle_at, Instant(run.settle_at - 1))))
     if run.worker_id is not None:
         tx.ring(worker_topic(run.worker_id))
     tx.ring(run_topic(run.id))
@@ -177,14 +173,22 @@ def _child_occurrence(
     )
 
 
-def _admission(tx: Transaction, verdict: CancelVerdict, run: Run, *, reached: Sequence[RunId]) -> CancelAdmission:
+def _admission(tx: Transaction, verdict: CancelVerdict, tree: Sequence[Run], request: CancelRequest) -> CancelAdmission:
+    """Make the answer. What a request did is told by its key on the occurrences, so a repetition gets the first answer."""
+    run = tree[0]
+    ends = tx.terminal.occurrences([member.id for member in tree])
+    reached = tuple(m.id for m in tree if m.id in ends and _is_of(ends[m.id], request))
     return CancelAdmission(
-        verdict=verdict,
+        verdict=CancelVerdict.ACCEPTED if run.id in reached else verdict,
         run_id=run.id,
-        occurrence=tx.terminal.occurrence(run.id),
+        occurrence=ends.get(run.id),
         receipt=tx.terminal.receipt(run.id),
-        reached=tuple(reached),
+        reached=reached,
     )
+
+
+def _is_of(occurrence: Occurrence, request: CancelRequest) -> bool:
+    return occurrence.command_key == request.key and occurrence.reason in (request.reason, Reason.PARENT_CANCEL)
 
 
 def end_tx(tx: Transaction, env: Environment, run: Run, reason: Reason, text: str, actor: Actor, grace_ms: int) -> Run:

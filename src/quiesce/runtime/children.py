@@ -22,6 +22,7 @@ from quiesce.runtime.codec import annotations_of, decode, encode
 from quiesce.runtime.points import fact
 from quiesce.runtime.registry import Agent
 from quiesce.runtime.submission import Submission, submit_tx
+from quiesce.runtime.transacting import persist
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ async def spawn(attempt: Attempt, position: Position, agent: Agent, args: tuple[
         durability=attempt.run.durability,
         visibility=attempt.run.visibility,
     )
-    if not await attempt.env.store.transact(lambda tx: _spawn_tx(tx, attempt, operation, wanted, child_id)):
+    if not await persist(attempt.env, lambda tx: _spawn_tx(tx, attempt, operation, wanted, child_id)):
         await _refused(attempt)
     journal.operations[position] = operation
     attempt.env.crash.reach("spawn.after")

@@ -73,10 +73,16 @@ def claim_due_tx(
 ) -> list[Run]:
     """Claim up to `limit` runs of these agents, oldest first: pending, due, or of dead holders.
 
-    A run that the worker does not accept (bound to another model) is left as it is, for another worker.
+    A run that the worker does not accept (bound to another model) is left as it is, for another worker. A worker whose own
+    lease has run out (a machine that slept) takes nothing: what it took would be anybody's at once, its own again included.
     """
-    found = tx.runs.claimable(agents=agents, now=tx.now, limit=limit)
-    return [_take(tx, run, worker) for run in found if accepts(run)]
+    found = [run for run in tx.runs.claimable(agents=agents, now=tx.now, limit=limit) if accepts(run)]
+    if not found:
+        return []
+    claimant = tx.workers.get(worker.id)
+    if claimant is None or not claimant.is_live(tx.now):
+        return []
+    return [_take(tx, run, worker) for run in found]
 
 
 def _take(tx: Transaction, run: Run, worker: Worker) -> Run:
@@ -97,13 +103,16 @@ def _take(tx: Transaction, run: Run, worker: Worker) -> Run:
     return taken
 
 
-def release_tx(tx: Transaction, run_id: RunId, fence: Fence) -> bool:
-    """Hand a run back, unfinished, for anybody to claim at once. False if this fence no longer holds it."""
+def release_tx(tx: Transaction, run_id: RunId, fence: Fence, *, end: AttemptEnd = AttemptEnd.RELEASED) -> bool:
+    """Hand a run back, unfinished, for anybody to claim at once. False if this fence no longer holds it.
+
+    `RELEASED` says that everything of the attempt is stored; whoever cannot say so ends it as `EXPIRED`.
+    """
     run = tx.runs.lock(run_id)
     if run is None or run.admits(fence) is not Admission.HOLDER:
         return False
     tx.runs.save(run.released())
-    tx.runs.close_attempt(run.id, run.attempt, AttemptEnd.RELEASED, tx.now)
+    tx.runs.close_attempt(run.id, run.attempt, end, tx.now)
     tx.ring(WORK)
     return True
 

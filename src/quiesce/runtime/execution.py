@@ -284,6 +284,7 @@ class Execution:
         waits = tuple(attempt.waits.values())
         if not waits or attempt.in_flight:
             return None
+        attempt.journal.gate.shut()  # from here on the run is anybody's: nothing is shown that is not stored
         self._env.crash.reach("park.before")
         attempt.may_go_on.clear()
         if not await persist(self._env, lambda tx: park_tx(tx, self.run.id, self.run.fence, waits)):
@@ -300,11 +301,12 @@ class Execution:
             await self._wait_for_attention(_under_way(attempt, agent), left_s * 1000)
             if (end := await self._look(attempt, agent)) is not None:
                 return end
-        if agent.done() and reason_of(agent)[0] is not None:
+        if agent.done() and reason_of(agent)[0] is not None and not attempt.journal.has_refused:
             return await self._end(attempt, agent)
         if (end := await self._write(attempt, agent, attempt.journal.flush())) is not None:
             return end
         attempt.is_stopping = True
+        attempt.journal.gate.shut()
         if not await persist(self._env, lambda tx: release_tx(tx, self.run.id, self.run.fence)):
             return await self._look(attempt, agent, always=True) or AttemptEnd.EXPIRED
         self._env.crash.reach("release.after")

@@ -72,6 +72,8 @@ class Journal:
         self._verdict: asyncio.Future[bool] | None = None
         self.is_closed = False
         """No operation begins any more."""
+        self.has_refused = False
+        """The agent has asked for an operation since: what it returns after that may lack what that would have given it."""
         self.is_draining = False
         """A cancel is admitted: only evidence is stored."""
         self.may_close_step = False
@@ -102,10 +104,16 @@ class Journal:
             differs=what,
         )
 
+    def has_ended(self, position: str) -> bool:
+        """Return whether the operation at a position has its result; False where there is none."""
+        known = self.operations.get(Position(position))
+        return known is not None and known.has_result
+
     def check_open(self) -> None:
         """Raise if nothing may begin any more."""
         self.check_alive()
         if self.is_closed:
+            self.has_refused = True
             raise Stopped
 
     def check_alive(self) -> None:

@@ -7,14 +7,15 @@ either: where the code emits something else than what readers have seen, the dif
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from quiesce.domain.canonical import parse
+from quiesce.domain.canonical import Json, parse
 from quiesce.domain.checkpoints import Checkpoint
 from quiesce.domain.ids import RunId
 from quiesce.domain.operations import Operation, OperationKind
 from quiesce.domain.runs import Run
-from quiesce.domain.streams import Draft, EventKind, StreamEvent, StreamState, first_chain
+from quiesce.domain.streams import Draft, EventKind, StreamEvent, StreamState, first_chain, gap_range
 from quiesce.domain.workers import AttemptEnd
 from quiesce.ports.store import Transaction
 
@@ -67,16 +68,28 @@ class Past:
 
     def __init__(self, stored: Stored) -> None:
         self.counts: dict[str, int] = {}
-        self._base = _emitted_at(stored)
+        mark = _checkpoint_mark(stored)
+        self._base = _numbers(mark, "emitted")
+        self._begun = _numbers(mark, "since")
+        """First numbers of tries that had not ended at the last checkpoint, by scope."""
+        self._covered = stored.checkpoint.covered_seq if stored.checkpoint else 0
         self._left: dict[str, deque[StreamEvent]] = {}
         self._shown: dict[str, tuple[int, int]] = {}
         for event in stored.uncovered:
             if event.kind is EventKind.DATA:
                 self._left.setdefault(event.operation or "", deque()).append(event)
             elif event.kind is EventKind.SUPERSEDED:
-                facts = parse(event.payload)
-                scope = facts.get("operation") if isinstance(facts, dict) else None
-                self._left.pop(scope if isinstance(scope, str) else "", None)
+                self._replace(event)
+
+    def _replace(self, superseded: StreamEvent) -> None:
+        """Forget the events that an earlier attempt has announced as replaced."""
+        facts = parse(superseded.payload)
+        operation = facts.get("operation") if isinstance(facts, dict) else None
+        scope = operation if isinstance(operation, str) else ""
+        first, last = gap_range(superseded)
+        self._left[scope] = deque(e for e in self._left.get(scope, ()) if not first <= e.seq <= last)
+        if first <= self._begun.get(scope, 0):
+            del self._begun[scope]
 
     def meet(self, draft: Draft) -> tuple[bool, tuple[int, int] | None]:
         """Return whether an emit is stored already, and the range of stored events that it contradicts, if any."""
@@ -98,6 +111,12 @@ class Past:
         first, _ = self._shown.get(scope, (seq, seq))
         self._shown[scope] = (first, seq)
 
+    def since(self) -> dict[str, int]:
+        """Return the first number of what each scope's present try has emitted: for a checkpoint, which covers a part of it."""
+        shown = {scope: first for scope, (first, _) in self._shown.items()}
+        left = {scope: events[0].seq for scope, events in self._left.items() if scope and events}
+        return {**shown, **left, **self._begun}
+
     def supersede(self, scope: str, *, keep_count: bool = False) -> tuple[int, int] | None:
         """Forget what earlier tries of a scope emitted; return the range of its numbers, or None if that was nothing.
 
@@ -108,17 +127,23 @@ class Past:
             self._base.pop(scope, None)
         left = self._left.pop(scope, None)
         ranges = [(left[0].seq, left[-1].seq)] if left else []
+        if not keep_count and (begun := self._begun.pop(scope, None)) is not None:
+            ranges.insert(0, (begun, self._covered))
         if not keep_count and (shown := self._shown.pop(scope, None)) is not None:
             ranges.append(shown)
         return (ranges[0][0], ranges[-1][1]) if ranges else None
 
 
-def _emitted_at(stored: Stored) -> dict[str, int]:
-    """Return how many events each scope had emitted at the last checkpoint, as that remembered."""
+def _checkpoint_mark(stored: Stored) -> Mapping[str, Json]:
+    """Return what the operation of the last checkpoint has remembered of the stream."""
     marks = [o for o in stored.operations if o.kind is OperationKind.CHECKPOINT and o.has_result and o.result]
     for mark in reversed(marks):
         facts = parse(mark.result or b"null")
         if isinstance(facts, dict) and stored.checkpoint and facts.get("checkpoint_id") == stored.checkpoint.id:
-            counts = facts.get("emitted")
-            return {k: v for k, v in counts.items() if isinstance(v, int)} if isinstance(counts, dict) else {}
+            return facts
     return {}
+
+
+def _numbers(mark: Mapping[str, Json], name: str) -> dict[str, int]:
+    table = mark.get(name)
+    return {k: v for k, v in table.items() if isinstance(v, int)} if isinstance(table, dict) else {}

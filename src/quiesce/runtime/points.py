@@ -60,7 +60,7 @@ async def perform_checkpoint(attempt: Attempt, position: Position, state: object
         return
     attempt.env.crash.reach("checkpoint.before")
     checkpoint = journal.make_checkpoint(data, is_final=False)
-    result = canonical({"checkpoint_id": checkpoint.id, "emitted": journal.gate.emitted()})
+    result = canonical({"checkpoint_id": checkpoint.id, **journal.gate.emitted(journal.has_ended)})
     journal.hold(fact(attempt, position, OperationKind.CHECKPOINT, name, arguments=b"null", result=result))
     journal.consume(position)
     if attempt.run.durability is Durability.SYNC or journal.is_closed:

@@ -79,10 +79,11 @@ async def read_stream(
                 after = event.seq
                 quiet_ms = 0.0
                 yield event
-            if page.receipt is not None and not page.events:
+            is_full = len(page.events) == env.limits.events_page_max
+            if page.receipt is not None and not is_full and after >= _last(page.events, after):
                 yield StreamEnd(run_id=run_id, status=page.receipt.status, receipt_id=page.receipt.id, last_seq=after)
                 return
-            if len(page.events) == env.limits.events_page_max:
+            if is_full:
                 continue
             if not await bell.wait(env.settings.poll_ms):
                 quiet_ms += env.settings.poll_ms

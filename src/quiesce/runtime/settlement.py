@@ -31,6 +31,7 @@ from quiesce.ports.notifier import run_topic, worker_topic
 from quiesce.ports.store import Transaction
 from quiesce.runtime.claims import is_held, wake_tx
 from quiesce.runtime.environment import Environment
+from quiesce.runtime.past import left_in_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +74,17 @@ def freeze_tx(tx: Transaction, run_id: RunId, *, emitted_seq: int | None = None,
         return False
     state = required(tx.streams.state(run_id), "a run's ledger is opened with it")
     if state.frozen_seq is None:
-        seq, exact = (emitted_seq, True) if emitted_seq is not None else _bound(run, state)
+        seq, exact = (emitted_seq, True) if emitted_seq is not None else _bound(tx, run, state)
         tx.streams.freeze(run_id, seq, exact=exact)
     return True
 
 
-def _bound(run: Run, state: StreamState) -> tuple[int, bool]:
+def _bound(tx: Transaction, run: Run, state: StreamState) -> tuple[int, bool]:
     if run.visibility is Visibility.STORE_FIRST:
         return state.stored_seq, True
-    return max(state.reserved_seq, state.stored_seq), state.reserved_seq <= state.stored_seq
+    if state.reserved_seq <= state.stored_seq or (run.worker_id is None and left_in_order(tx, run.id, before=run.attempt + 1)):
+        return state.stored_seq, True
+    return state.reserved_seq, False
 
 
 def establish_tx(tx: Transaction, run_id: RunId, outcome_id: OutcomeId, cleanup: Cleanup, *, fence: Fence | None = None) -> bool:

@@ -130,27 +130,14 @@ async def _try_once(
             raise  # of an operation inside: not this step's own failure
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything; it becomes a stored result
             ended = await _failed(attempt, operation, error, options)
+        attempt.has_answered(operation.position)
         done.append(await _keep(attempt, ended))
 
-    can_interrupt = inspect.iscoroutinefunction(body)
-    task = attempt.start(operation, carry_out(), can_interrupt=can_interrupt)
-    await join(task, can_interrupt=can_interrupt)
+    task = attempt.start(operation, carry_out(), can_interrupt=inspect.iscoroutinefunction(body))
+    await attempt.join(operation.position, task)
     if attempt.is_stopping:
         raise Stopped
     return done[0]
-
-
-async def join(task: asyncio.Task[None], *, can_interrupt: bool) -> None:
-    """Wait for work in flight. If the waiting code is interrupted, work that can be is too; the attempt's drain collects it.
-
-    Work on a thread goes on whatever its task is told, so the task stays with it: somebody must be there for its answer.
-    """
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if can_interrupt:
-            task.cancel()
-        raise
 
 
 async def call_body(body: Body, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:

@@ -6,8 +6,10 @@ number that was reserved durably before. It is shut before the frontier is froze
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
+from quiesce.domain.canonical import Json
 from quiesce.domain.errors import Stopped
 from quiesce.domain.ids import Position
 from quiesce.domain.runs import Run
@@ -46,7 +48,7 @@ class StreamGate:
         self._is_shut = False
         self.seq = stored.stream.stored_seq
         """The last number given."""
-        if self._reserved > self.seq:
+        if not stored.left_in_order:
             died = gap_draft(self.seq + 1, self._reserved, "the process that reserved these numbers died")
             self._append(died, self._reserved + 1)
 
@@ -54,9 +56,14 @@ class StreamGate:
         """Let nothing more leave."""
         self._is_shut = True
 
-    def emitted(self) -> dict[str, int]:
-        """Return how many events each scope has emitted, for a checkpoint to remember."""
-        return dict(self._past.counts)
+    def emitted(self, has_ended: Callable[[str], bool]) -> dict[str, Json]:
+        """Return what a checkpoint remembers of the stream: how many events each scope has emitted, and since which number.
+
+        A scope that has ended is not run again, so nothing of it is asked for any more.
+        """
+        counts: Json = {scope: n for scope, n in self._past.counts.items() if not has_ended(scope)}
+        since: Json = {scope: first for scope, first in self._past.since().items() if not has_ended(scope)}
+        return {"emitted": counts, "since": since}
 
     def begin_scope(self, scope: str) -> None:
         """Mark what an interrupted try of this step has emitted as superseded: it begins anew."""
@@ -81,6 +88,8 @@ class StreamGate:
             self._reserved = max(self._reserved, upto)
             self._check()  # shut while the block was being stored: then this event never left
         waiting = self.note(draft)
+        if draft.operation is not None:
+            self._past.keep(draft.operation, self.seq)
         if waiting >= self._env.limits.events_buffered_max:
             await self._ledger.flush()
 

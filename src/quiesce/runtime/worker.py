@@ -178,7 +178,7 @@ class RunWorker:
         """Hand back a run whose attempt failed here: held by a live worker that does not advance it, it would wait for ever."""
         await self._env.clock.sleep(self._env.settings.sweep_ms)
         try:
-            await self._env.store.transact(lambda tx: release_tx(tx, run.id, run.fence))
+            await self._env.store.transact(lambda tx: release_tx(tx, run.id, run.fence, end=AttemptEnd.EXPIRED))
         except StoreError:
             self._has_doubts = True
 
@@ -230,7 +230,7 @@ class RunWorker:
                 held.execution.look_again()
         if has_doubts:
             for row in [row for row in mine.values() if row.status is RunStatus.RUNNING and row.id not in self._held]:
-                await self._env.store.transact(partial(release_tx, run_id=row.id, fence=row.fence))
+                await self._env.store.transact(partial(release_tx, run_id=row.id, fence=row.fence, end=AttemptEnd.EXPIRED))
             self._has_doubts = False
 
     async def _sweep(self) -> None:

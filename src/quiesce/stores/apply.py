@@ -85,6 +85,7 @@ def _move_budgets(
     """
     used: Amounts = {}
     reserved: Amounts = {}
+    asking: set[str] = set()
     rows: dict[tuple[RunId, Position], Operation] = {}
     for operation in write.operations:
         key = (operation.run_id, operation.position)
@@ -93,8 +94,11 @@ def _move_budgets(
             continue
         rows[key] = operation
         used = _sum(used, difference(operation.used, old.used if old else {}))
-        reserved = _sum(reserved, difference(operation.reserved, old.reserved if old else {}))
-    asked = {unit: amount for unit, amount in reserved.items() if amount > 0}
+        change = difference(operation.reserved, old.reserved if old else {})
+        asking |= {unit for unit, amount in change.items() if amount > 0}
+        reserved = _sum(reserved, change)
+    # What one row gives back of its reservation another may not take if the first has used it.
+    asked = {unit: used.get(unit, 0) + reserved.get(unit, 0) for unit in asking}
     chain = [write.run_id, *write.ancestors]
     for run_id in chain:
         invariant(run_id in runs, "a run's ancestors are never removed before it")

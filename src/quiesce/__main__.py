@@ -1,0 +1,5 @@
+"""`python -m quiesce`: the command line."""
+
+from quiesce.cli.main import main
+
+main()

@@ -1,0 +1,1 @@
+"""The command line: one module per family of verbs, each of them a thin face over `ControlService`."""

@@ -1,0 +1,111 @@
+"""What `--help` teaches: for each verb what it is for, and commands to try."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """Help of one verb: a line for the list of verbs, and a text with examples."""
+
+    summary: str
+    text: str
+
+
+def _guide(summary: str, *examples: str, more: str = "") -> Guide:
+    """Return a help whose paragraphs are filled and whose examples keep their lines."""
+    lines = "\n".join(f"  $ {example}" for example in examples)
+    words = f"{summary}\n\n{more}" if more else summary
+    return Guide(summary, f"{words}\n\n\b\nExamples:\n{lines}")
+
+
+GUIDE: Final[Mapping[str, Guide]] = {
+    "start": _guide(
+        "Submit a run and advance it to its end.",
+        "quiesce start --case durable-report",
+        "quiesce start --case slow-stream --input '{\"tokens\": 500}' --session work",
+        "quiesce start agents:researcher --input '[\"Why?\"]' --key order-7 --budget tool_calls=5",
+        more="The run is durable before anything is executed. Leaving (Ctrl-C, SIGTERM, a closed terminal) is no cancel: the "
+        "run is handed back, and `quiesce resume` goes on with it.",
+    ),
+    "resume": _guide(
+        "Go on with a run, or read back how it ended.",
+        "quiesce resume last",
+        "quiesce resume 0193f2c4-7d10-7 agents:researcher --session work",
+        more="Of a run that has ended nothing is executed and nothing written: its receipt is read and verified, and the files "
+        "that it saved are compared with their digests. A run that a live holder advances is refused (LEASE_BUSY), a run "
+        "that was bound to another model too (BINDING_MISMATCH).",
+    ),
+    "watch": _guide(
+        "Follow a run's stream, from any process, to its end.",
+        "quiesce watch last",
+        "quiesce watch last --after 120 --json",
+        more="Every event has a number; `--after N` goes on behind the one that was seen last. The last frame says how the run "
+        "ended and names its receipt.",
+    ),
+    "cancel": _guide(
+        "Cancel a run, from any process, and wait for its receipt.",
+        'quiesce cancel last --reason "changed my mind"',
+        "quiesce cancel last --mode after_step --grace 5000",
+        more="With `--no-wait` only the admission is reported: that the cancel was accepted says nothing about what became "
+        "durable. A run that had ended stays as it was; that is no failure.",
+    ),
+    "receipt": _guide(
+        "Show the receipt of a run that has ended.",
+        "quiesce receipt last",
+        "quiesce receipt last --json",
+        more="It says: stopped here, this became durable, this was seen beyond it, this is why, this may follow.",
+    ),
+    "list": _guide("List runs, newest first.", "quiesce list", "quiesce list --status running --status waiting --json"),
+    "inspect": _guide(
+        "Show all that is stored of a run, and what may be done.",
+        "quiesce inspect last",
+        "quiesce inspect last --json",
+        more="Answers three questions: which acts may continue, which facts may only be read again, which unknown outcomes "
+        "must stop. Changes nothing, not even the bytes of the database file.",
+    ),
+    "explain": _guide("Say what a run waits for, or why nothing moves.", "quiesce explain last"),
+    "reconcile": _guide(
+        "Decide about an effect that may have happened.",
+        "quiesce reconcile last",
+        'quiesce reconcile last 2 --verdict happened --result \'{"id": 7}\' --grounds "order book, line 7"',
+        more="Without an operation, lists the undecided ones. `happened` takes the result that the destination gave; "
+        "`did_not_happen` lets the run dispatch it again; `give_up` lets the run go on without knowing. The decision is kept "
+        "with its grounds and who made it.",
+    ),
+    "verify": _guide(
+        "Compute again what a receipt claims.",
+        "quiesce verify last",
+        "quiesce verify --bundle run.json",
+        more="State, stream and receipt digests, the thread's chain, the policy, and the files that were saved.",
+    ),
+    "export": _guide(
+        "Write a run's evidence into one file.",
+        "quiesce export last -o run.json",
+        more="`quiesce verify --bundle` checks it anywhere, without the store.",
+    ),
+    "worker": _guide(
+        "Advance whatever is due, until told to stop.",
+        "quiesce worker --session work",
+        "quiesce worker agents:researcher --store postgresql://db/agents --name w1",
+        more="SIGTERM and Ctrl-C drain: nothing more is claimed, calls in flight get their time, unfinished runs are handed "
+        "back.",
+    ),
+    "doctor": _guide("Check this installation and the store.", "quiesce doctor --session work"),
+    "crash-points": _guide(
+        "List the places where a test may kill the process.",
+        "QUIESCE_CRASH_AT=effect.after quiesce start --case once-effect",
+        more="`QUIESCE_CRASH_AT=name[:n]` makes the n-th arrival there end the process with SIGKILL.",
+    ),
+    "demo": _guide(
+        "Tell the story in about a minute, with real processes.",
+        "quiesce demo",
+        "quiesce demo --fast --session story",
+        more="A worker dies between an effect and its record, another takes over, an unknown effect is decided by a person, a "
+        "stream is cancelled from outside, and what is left is verified. Every claim is read from the store or the logs.",
+    ),
+}
+"""Help of each verb."""

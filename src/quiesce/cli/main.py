@@ -1,0 +1,50 @@
+"""The entry point `quiesce`: names the verbs and hands over."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from io import TextIOWrapper
+from typing import Final
+
+import typer
+
+from quiesce.cli import advancing, controlling, proving, reading, upkeep
+from quiesce.cli.demo.verb import demo
+from quiesce.cli.guide import GUIDE
+
+app = typer.Typer(
+    name="quiesce",
+    help="Durable run control for AI agents: runs that survive their process, cancels that leave a provable boundary.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+_VERBS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
+    ("start", advancing.start),
+    ("resume", advancing.resume),
+    ("watch", reading.watch),
+    ("cancel", controlling.cancel),
+    ("receipt", reading.receipt),
+    ("list", reading.list_runs),
+    ("inspect", reading.inspect),
+    ("explain", reading.explain),
+    ("reconcile", controlling.reconcile),
+    ("verify", proving.verify_run),
+    ("export", proving.export),
+    ("worker", advancing.worker),
+    ("demo", demo),
+    ("doctor", upkeep.doctor),
+    ("crash-points", upkeep.crash_points),
+)
+for _name, _verb in _VERBS:
+    app.command(_name, help=GUIDE[_name].text, short_help=GUIDE[_name].summary)(_verb)
+
+
+def main() -> None:
+    """Run the command line and leave the process with its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    app(prog_name="quiesce")

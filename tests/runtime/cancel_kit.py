@@ -1,0 +1,153 @@
+"""What the tests of cancels and boundaries share: hosts that pause, commits that are traced, receipts that are proven.
+
+A `Pause` makes a crash point a barrier: the host that reaches it does not die, but everything that it wants of the store
+from then on waits until the test lets it. So both orders of a race can be had, and neither by waiting for luck.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from quiesce.domain.boundary import CancelMode, CancelScope
+from quiesce.domain.ids import RunId
+from quiesce.domain.terminal import TerminalReceipt
+from quiesce.domain.writes import RunWrite, WriteOutcome
+from quiesce.ports.store import Store, Transaction
+from quiesce.runtime.bundle import gather_tx
+from quiesce.runtime.cancel import CancelAdmission
+from quiesce.runtime.verification import require, verify
+from tests.runtime.kit import Cluster, Gate, Host, Line, within
+
+T = TypeVar("T")
+
+
+class Pause:
+    """Holds a host, made with `crash_at`, where it would die."""
+
+    def __init__(self, host: Host) -> None:
+        self._line = host.line
+        self._loop = asyncio.get_running_loop()
+        self._reached = asyncio.Event()
+        host.env.crash._die = self._strike
+
+    def _strike(self, _: str) -> None:
+        self._line.hold()
+        self._loop.call_soon_threadsafe(self._reached.set)
+
+    async def arrival(self) -> None:
+        """Wait until the host has come to its point."""
+        await within(self._reached.wait())
+
+    def resume(self) -> None:
+        """Let the host go on."""
+        self._line.release()
+
+
+class Stubborn:
+    """Code that swallows every cancellation until the test lets it go."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.swallowed = 0
+        self._gate = Gate()
+
+    async def hold(self) -> str:
+        self.begun.set()
+        while True:
+            try:
+                await self._gate.wait()
+            except asyncio.CancelledError:
+                self.swallowed += 1
+            else:
+                return "at last"
+
+    async def arrival(self) -> None:
+        await within(self.begun.wait())
+
+    def let_go(self) -> None:
+        self._gate.open()
+
+
+class Traced(Line):
+    """A store that notes, behind each of its commits, how far the boundary of each run has come."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._noting = asyncio.Lock()
+        self.stages: dict[RunId, list[str]] = {}
+
+    async def transact(self, fn: Callable[[Transaction], T]) -> T:
+        value = await super().transact(fn)
+        await self._note()
+        return value
+
+    async def write(self, write: RunWrite) -> WriteOutcome:
+        outcome = await super().write(write)
+        await self._note()
+        return outcome
+
+    async def _note(self) -> None:
+        def look(tx: Transaction) -> dict[RunId, str]:
+            runs = tx.runs.page(tenant="local", statuses=(), before=None, limit=50)
+            return {run.id: stage_tx(tx, run.id) for run in runs}
+
+        async with self._noting:
+            for run_id, now in (await self._store.read(look)).items():
+                seen = self.stages.setdefault(run_id, [])
+                if not seen or seen[-1] != now:
+                    seen.append(now)
+
+    async def has_ended(self, run_id: RunId) -> bool:
+        """Whether the last stage of a run's boundary has been noted."""
+        return self.stages.get(run_id, [""])[-1].endswith("T")
+
+
+def stage_tx(tx: Transaction, run_id: RunId) -> str:
+    """Return a run's status and which facts of its boundary are stored: `settling CF`."""
+    run = tx.runs.get(run_id)
+    assert run is not None
+    occurrence = tx.terminal.occurrence(run_id)
+    stream = tx.streams.state(run_id)
+    facts = {
+        "C": occurrence is not None,
+        "F": stream is not None and stream.frozen_seq is not None,
+        "P": occurrence is not None and tx.terminal.outcome(occurrence.id) is not None,
+        "T": tx.terminal.receipt(run_id) is not None,
+    }
+    return f"{run.status} {''.join(letter for letter, is_there in facts.items() if is_there)}".strip()
+
+
+async def stage(cluster: Cluster, run_id: RunId) -> str:
+    """Return what `stage_tx` says now."""
+    return await cluster.store.read(lambda tx: stage_tx(tx, run_id))
+
+
+async def proven(cluster: Cluster, run_id: RunId) -> TerminalReceipt:
+    """Wait for a run's receipt and have every claim of it computed again."""
+    receipt = await cluster.receipt(run_id)
+    bundle = await cluster.store.read(lambda tx: gather_tx(tx, run_id))
+    require(verify(bundle), subject=run_id)
+    return receipt
+
+
+async def cancel(
+    cluster: Cluster,
+    run_id: RunId,
+    *,
+    mode: CancelMode = CancelMode.NOW,
+    scope: CancelScope = CancelScope.TREE,
+    grace_ms: int | None = None,
+    key: str | None = None,
+) -> CancelAdmission:
+    """Cancel as a user does, from a process that runs nothing."""
+    return await within(
+        cluster.service.cancel(run_id, reason="changed my mind", mode=mode, scope=scope, grace_ms=grace_ms, key=key)
+    )
+
+
+async def cancelled(cluster: Cluster, run_id: RunId, *, grace_ms: int | None = None) -> TerminalReceipt:
+    """Cancel a run, wait for its boundary, and prove it."""
+    await cancel(cluster, run_id, grace_ms=grace_ms)
+    return await proven(cluster, run_id)

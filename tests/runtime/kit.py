@@ -1,0 +1,419 @@
+"""What the runtime's tests are written with: hosts that die, lines that fail, gates that agents wait at.
+
+A `Host` is one process as far as the store can tell: an environment and a worker of its own behind a `Line` to the shared
+store. `kill` cuts the line before it takes the tasks down, so that nothing of the dead is written, not even by a `finally`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypedDict, TypeVar, Unpack
+
+from quiesce.adapters.clock_system import SystemClock
+from quiesce.adapters.entropy_system import SystemEntropy
+from quiesce.domain.budgets import Amounts, Budget
+from quiesce.domain.canonical import canonical
+from quiesce.domain.errors import StoreUnavailable
+from quiesce.domain.ids import RunId, ThreadId
+from quiesce.domain.instant import Instant, after_ms
+from quiesce.domain.limits import DEFAULT_LIMITS, Limits
+from quiesce.domain.operations import Operation
+from quiesce.domain.runs import Durability, Run, RunStatus
+from quiesce.domain.streams import EventKind, StreamEvent, Visibility
+from quiesce.domain.terminal import TerminalReceipt
+from quiesce.domain.writes import Counters, RunWrite, WriteOutcome
+from quiesce.ports.artifacts import ArtifactFiles
+from quiesce.ports.clock import Clock
+from quiesce.ports.executor import ToolProcess
+from quiesce.ports.notifier import Notifier
+from quiesce.ports.store import Capabilities, Store, Transaction
+from quiesce.runtime.codec import encode
+from quiesce.runtime.crashpoints import POINTS, CrashPoints
+from quiesce.runtime.environment import Environment, Settings
+from quiesce.runtime.readers import StreamEnd, read_stream
+from quiesce.runtime.registry import Agent, Registry
+from quiesce.runtime.service import Caller, ControlService
+from quiesce.runtime.submission import Submission
+from quiesce.runtime.worker import RunWorker
+
+T = TypeVar("T")
+
+FAST: Final = Settings(
+    lease_ms=10_000,
+    beat_ms=500,
+    poll_ms=20,
+    sweep_ms=40,
+    linger_ms=10,
+    grace_ms=1_000,
+    drain_ms=400,
+    shutdown_ms=500,
+)
+PATIENCE_S: Final = 20.0
+"""How long anything may take before the test fails; far more than it takes."""
+
+
+class Died(Exception):
+    """The process of this host has ended here."""
+
+
+class Gate:
+    """A place in an agent's code: the test sees that it was reached, and says when to go on."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self._open = asyncio.Event()
+        self.arrivals = 0
+
+    async def wait(self) -> None:
+        """Arrive, and wait until the gate is opened."""
+        self.arrivals += 1
+        self.reached.set()
+        await self._open.wait()
+
+    async def arrival(self) -> None:
+        """Wait until somebody has arrived."""
+        await within(self.reached.wait())
+
+    def open(self) -> None:
+        """Let everybody through, now and later."""
+        self._open.set()
+
+
+class BlockingGate:
+    """A gate for plain functions, which wait on a thread."""
+
+    def __init__(self) -> None:
+        self._reached = threading.Event()
+        self._open = threading.Event()
+
+    def wait(self) -> None:
+        """Arrive, and block until the gate is opened."""
+        self._reached.set()
+        self._open.wait(PATIENCE_S)
+
+    async def arrival(self) -> None:
+        """Wait until somebody has arrived."""
+        await within(asyncio.to_thread(self._reached.wait, PATIENCE_S))
+
+    def open(self) -> None:
+        """Let everybody through."""
+        self._open.set()
+
+
+async def within(awaitable: Awaitable[T], seconds: float = PATIENCE_S) -> T:
+    """Await, but not for ever."""
+    return await asyncio.wait_for(awaitable, seconds)
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until a condition of the store holds."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not await condition():
+            await asyncio.sleep(0.005)
+
+
+class ShiftedClock:
+    """Implements `ports.clock.Clock`: the machine's clock, set wrong."""
+
+    def __init__(self, ahead_ms: float) -> None:
+        self._clock = SystemClock()
+        self.ahead_ms = ahead_ms
+
+    def now(self) -> Instant:
+        return after_ms(self._clock.now(), self.ahead_ms)
+
+    async def sleep(self, duration_ms: float) -> None:
+        await self._clock.sleep(duration_ms)
+
+
+Rule = Callable[[RunWrite], bool]
+
+
+class Line:
+    """Implements `ports.store.Store`: one process's connection to the shared store, which may be cut, held or faulty."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._is_cut = False
+        self._free = asyncio.Event()
+        self._free.set()
+        self._free_for_threads = threading.Event()
+        self._free_for_threads.set()
+        self.fails_before: list[Rule] = []
+        """Each rule makes one write that it picks fail, not applied."""
+        self.fails_after: list[Rule] = []
+        """Each rule makes one write that it picks fail to be answered, applied."""
+        self.loses_transactions = 0
+        """How many of the next decisions are committed without an answer."""
+        self.writes: list[RunWrite] = []
+        """All writes that were applied."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._store.capabilities
+
+    @property
+    def counters(self) -> Counters:
+        return self._store.counters
+
+    @property
+    def notifier(self) -> Notifier:
+        return self._store.notifier
+
+    def cut(self) -> None:
+        """From now on nothing reaches the store and nothing comes back."""
+        self._is_cut = True
+
+    def hold(self) -> None:
+        """Freeze: calls wait."""
+        self._free.clear()
+        self._free_for_threads.clear()
+
+    def release(self) -> None:
+        """Thaw."""
+        self._free.set()
+        self._free_for_threads.set()
+
+    async def _passed(self) -> None:
+        await self._free.wait()
+        if self._is_cut:
+            await asyncio.get_running_loop().create_future()
+
+    async def transact(self, fn: Callable[[Transaction], T]) -> T:
+        await self._passed()
+        value = await self._store.transact(fn)
+        await self._passed()
+        if self.loses_transactions:
+            self.loses_transactions -= 1
+            raise StoreUnavailable("injected: the answer of a commit was lost")
+        return value
+
+    def transact_blocking(self, fn: Callable[[Transaction], T]) -> T:
+        self._free_for_threads.wait()
+        if self._is_cut:
+            raise StoreUnavailable("cut")
+        return self._store.transact_blocking(fn)
+
+    async def read(self, fn: Callable[[Transaction], T]) -> T:
+        await self._passed()
+        value = await self._store.read(fn)
+        await self._passed()
+        return value
+
+    async def write(self, write: RunWrite) -> WriteOutcome:
+        await self._passed()
+        if _strikes(self.fails_before, write):
+            raise StoreUnavailable("injected: not accepted")
+        outcome = await self._store.write(write)
+        await self._passed()
+        if outcome is WriteOutcome.APPLIED:
+            self.writes.append(write)
+        if _strikes(self.fails_after, write):
+            raise StoreUnavailable("injected: the answer of a write was lost")
+        return outcome
+
+    async def close(self) -> None:
+        """Do nothing: the store belongs to all hosts."""
+
+
+def _strikes(rules: list[Rule], write: RunWrite) -> bool:
+    for rule in rules:
+        if rule(write):
+            rules.remove(rule)
+            return True
+    return False
+
+
+class HostFields(TypedDict, total=False):
+    """What tests vary of a host."""
+
+    name: str
+    crash_at: str
+    nth: int
+    settings: Settings
+    limits: Limits
+    clock: Clock
+    artifacts: ArtifactFiles
+    tool_process: ToolProcess
+    caller: Caller
+
+
+class Host:
+    """One process: environment, worker and service behind a line of its own."""
+
+    def __init__(self, store: Store, agents: tuple[Agent, ...], fields: HostFields) -> None:
+        self.line = Line(store)
+        self.died = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        crash_at = fields.get("crash_at", "")
+        assert crash_at in POINTS or not crash_at
+        self.env = Environment(
+            store=self.line,
+            clock=fields.get("clock") or SystemClock(),
+            entropy=SystemEntropy(),
+            settings=fields.get("settings", FAST),
+            limits=fields.get("limits", DEFAULT_LIMITS),
+            crash=CrashPoints(crash_at, fields.get("nth", 1), self._die),
+            artifacts=fields.get("artifacts"),
+            tool_process=fields.get("tool_process"),
+        )
+        self.service = ControlService(self.env, fields.get("caller"))
+        self.worker = RunWorker(self.env, Registry(agents), name=fields.get("name", "host"))
+        self._is_dead = False
+
+    def _die(self, _: str) -> None:
+        self.line.cut()
+        self._loop.call_soon_threadsafe(self.died.set)
+        raise Died
+
+    async def start(self, *, claims: bool = True) -> Host:
+        await within(self.worker.start(claims=claims))
+        return self
+
+    async def kill(self, *, lease_ends: bool = True) -> None:
+        """End the process: its tasks are taken down behind a cut line, and its lease runs out at once, or in its time."""
+        self.line.cut()
+        self.line.release()
+        self._is_dead = True
+        worker = self.worker._worker
+        doomed = [*self.worker._loops, *(held.task for held in self.worker._held.values())]
+        for task in doomed:
+            task.cancel()
+        if doomed:
+            await within(asyncio.wait(doomed))
+        if self.worker._keeper is not None:
+            await self.worker._keeper.close()
+        if worker is not None and lease_ends:
+            await self.line._store.transact(lambda tx: tx.workers.remove(worker.id))
+
+    async def death(self) -> None:
+        """Wait until the crash point has struck, then kill what is left."""
+        await within(self.died.wait())
+        await self.kill()
+
+    async def close(self) -> None:
+        self.line.release()
+        if self._is_dead:
+            return
+        if self.died.is_set():
+            await self.kill()
+            return
+        await within(self.worker.close())
+
+
+Seen = tuple[list[StreamEvent], StreamEnd]
+"""What a reader was given, from where it began to the end."""
+
+
+class RunFields(TypedDict, total=False):
+    """What tests vary of a submission."""
+
+    thread: str
+    key: str
+    deadline_at: Instant
+    budget: Amounts
+    durability: Durability
+    visibility: Visibility
+    bindings: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class Cluster:
+    """A store, the hosts over it, and a control process that runs nothing."""
+
+    store: Store
+    hosts: list[Host] = field(default_factory=list)
+    service: ControlService = field(init=False)
+    env: Environment = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.env = Environment(store=self.store, clock=SystemClock(), entropy=SystemEntropy(), settings=FAST)
+        self.service = ControlService(self.env)
+
+    def host(self, *agents: Agent, **fields: Unpack[HostFields]) -> Host:
+        """Make a host; it is closed with the test."""
+        host = Host(self.store, agents, fields)
+        self.hosts.append(host)
+        return host
+
+    async def start(self, *agents: Agent, **fields: Unpack[HostFields]) -> Host:
+        """Make a host and start it."""
+        return await self.host(*agents, **fields).start()
+
+    async def submit(self, agent: Agent, *args: object, **fields: Unpack[RunFields]) -> RunId:
+        """Submit a run of an agent."""
+        return (await within(self.service.submit(submission(agent, *args, **fields)))).id
+
+    async def receipt(self, run_id: RunId) -> TerminalReceipt:
+        """Wait for the end of a run."""
+        return await within(self.service.wait(run_id))
+
+    async def result(self, run_id: RunId) -> object:
+        """Wait for the end of a run and return its result; the run must complete."""
+        receipt = await self.receipt(run_id)
+        assert receipt.status is RunStatus.COMPLETED, receipt.to_json()
+        return await self.service.result(run_id)
+
+    async def run(self, run_id: RunId) -> Run:
+        return await self.service.get(run_id)
+
+    async def reaches(self, run_id: RunId, *statuses: RunStatus) -> Run:
+        """Wait until a run has one of these statuses."""
+
+        async def has_it() -> bool:
+            return (await self.run(run_id)).status in statuses
+
+        await eventually(has_it)
+        return await self.run(run_id)
+
+    async def journal(self, run_id: RunId) -> dict[str, Operation]:
+        """Return the stored operations of a run, by position."""
+        return {o.position: o for o in await self.store.read(lambda tx: tx.operations.of_run(run_id))}
+
+    async def events(self, run_id: RunId) -> list[StreamEvent]:
+        """Return all stored events of a run."""
+        return await self.store.read(lambda tx: tx.streams.read(run_id, after=0, limit=10_000))
+
+    async def stored(self, run_id: RunId, count: int) -> None:
+        """Wait until so many events that a run's agent emitted are stored."""
+
+        async def has_them() -> bool:
+            return sum(e.kind is EventKind.DATA for e in await self.events(run_id)) >= count
+
+        await eventually(has_them)
+
+    async def watch(
+        self, run_id: RunId, *, after: int = 0, env: Environment | None = None
+    ) -> tuple[list[StreamEvent], StreamEnd]:
+        """Read a stream to its end."""
+        seen: list[StreamEvent] = []
+        async with asyncio.timeout(PATIENCE_S):
+            async for frame in read_stream(env or self.env, run_id, after=after):
+                if isinstance(frame, StreamEvent):
+                    seen.append(frame)
+                elif isinstance(frame, StreamEnd):
+                    return seen, frame
+        raise AssertionError("a stream ended without its end")
+
+    async def close(self) -> None:
+        for host in self.hosts:
+            await host.close()
+
+
+def submission(agent: Agent, *args: object, **fields: Unpack[RunFields]) -> Submission:
+    """Make a submission as `Quiesce.start` makes it."""
+    thread = fields.get("thread")
+    return Submission(
+        agent=agent.name,
+        input=encode({"args": args, "kwargs": {}}, field="input"),
+        bindings=canonical({**agent.bindings, **fields.get("bindings", {})}),
+        thread_id=None if thread is None else ThreadId(thread),
+        key=fields.get("key"),
+        deadline_at=fields.get("deadline_at"),
+        budget=Budget.of_limits(fields.get("budget")),
+        durability=fields.get("durability", Durability.SYNC),
+        visibility=fields.get("visibility", Visibility.STORE_FIRST),
+    )

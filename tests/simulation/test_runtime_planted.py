@@ -1,0 +1,182 @@
+"""Tests of the test: bugs planted into the runtime, each found by the simulation within a stated number of seeds."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import pytest
+
+from quiesce.domain.budgets import Allowance, Amounts, Budget
+from quiesce.domain.ids import Fence, Position, RunId
+from quiesce.domain.instant import Instant
+from quiesce.domain.operations import EffectPolicy, Operation, OperationKind, OperationStatus, Recovery, recover
+from quiesce.domain.runs import Admission, Run, Wait
+from quiesce.domain.streams import Draft, StreamState
+from quiesce.domain.workers import Worker
+from quiesce.ports.store import Transaction
+from quiesce.runtime import cancel, claims, settlement, steps
+from quiesce.runtime.journal import Journal
+from quiesce.runtime.past import Past
+from quiesce.runtime.settlement import freeze_tx
+from quiesce.runtime.stream_gate import StreamGate
+from quiesce.testing.sim.config import SETTINGS
+from quiesce.testing.sim.world import Broken, simulate
+from quiesce.testing.simloop import SimDeadlock, SimEndless
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+PLANTS: Final[dict[str, tuple[Plant, int]]] = {}
+
+
+def planted(*, found_within: int) -> Callable[[Plant], Plant]:
+    """Declare a planted bug, and within how many seeds it must be found."""
+
+    def declare(plant: Plant) -> Plant:
+        PLANTS[plant.__name__] = (plant, found_within)
+        return plant
+
+    return declare
+
+
+@planted(found_within=40)
+def the_fence_is_not_checked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Run, "admits", lambda self, fence: Admission.HOLDER)
+
+
+@planted(found_within=40)
+def the_dispatch_mark_is_not_stored_before_the_call(patch: pytest.MonkeyPatch) -> None:
+    put = Journal.put
+
+    async def lazily(self: Journal, operation: Operation) -> None:
+        if operation.kind is OperationKind.CALL and operation.status is OperationStatus.DISPATCHED:
+            self.hold(operation)
+        else:
+            await put(self, operation)
+
+    patch.setattr(Journal, "put", lazily)
+
+
+@planted(found_within=200)
+def an_unanswered_call_is_made_again_whatever_its_policy(patch: pytest.MonkeyPatch) -> None:
+    def boldly(operation: Operation | None, *, now: Instant) -> Recovery:
+        if operation is not None and operation.policy is EffectPolicy.ONCE:
+            operation = replace(operation, policy=EffectPolicy.IDEMPOTENT)
+        return recover(operation, now=now)
+
+    patch.setattr(steps, "recover", boldly)
+
+
+@planted(found_within=40)
+def a_lease_ends_a_beat_early(patch: pytest.MonkeyPatch) -> None:
+    early = (SETTINGS.lease_ms - SETTINGS.beat_ms // 2) * 1000
+    patch.setattr(Worker, "is_live", lambda self, now: now < self.lease_expires_at - early)
+
+
+@planted(found_within=200)
+def a_claim_keeps_the_fence(patch: pytest.MonkeyPatch) -> None:
+    claimed = Run.claimed
+    patch.setattr(Run, "claimed", lambda self, worker_id: replace(claimed(self, worker_id), fence=max(self.fence, Fence(1))))
+
+
+@planted(found_within=40)
+def the_outcome_is_recorded_before_the_frontier_is_frozen(patch: pytest.MonkeyPatch) -> None:
+    def too_late(tx: Transaction, run_id: RunId, *, emitted_seq: int | None = None, fence: Fence | None = None) -> bool:
+        if tx.terminal.occurrence(run_id) is not None and tx.terminal.receipt(run_id) is not None:
+            return freeze_tx(tx, run_id, emitted_seq=emitted_seq, fence=fence)
+        return True
+
+    def unfrozen(tx: Transaction, run_id: RunId) -> settlement.Frontier:
+        state = tx.streams.state(run_id)
+        assert state is not None
+        return settlement.Frontier(
+            covered_seq=0,
+            stored_seq=state.stored_seq,
+            emitted_seq=state.stored_seq,
+            emitted_exact=True,
+            state_bearing_stored=0,
+            pending_writes=0,
+        )
+
+    patch.setattr(settlement, "freeze_tx", too_late)
+    patch.setattr(settlement, "_frontier", unfrozen)
+
+
+@planted(found_within=400)
+def what_may_have_been_shown_is_taken_for_what_is_stored(patch: pytest.MonkeyPatch) -> None:
+    def faked(run: Run, state: StreamState) -> tuple[int, bool]:
+        return state.stored_seq, True
+
+    patch.setattr(settlement, "_bound", faked)
+
+
+@planted(found_within=200)
+def numbers_are_shown_without_being_reserved(patch: pytest.MonkeyPatch) -> None:
+    async def in_mind(self: Journal, upto: int) -> None:
+        pass
+
+    patch.setattr(Journal, "reserve", in_mind)
+
+
+@planted(found_within=400)
+def the_gate_of_a_stream_stays_open(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StreamGate, "shut", lambda self: None)
+
+
+@planted(found_within=40)
+def a_replay_shows_everything_again(patch: pytest.MonkeyPatch) -> None:
+    def forget(self: Past, draft: Draft) -> tuple[bool, tuple[int, int] | None]:
+        return False, None
+
+    patch.setattr(Past, "meet", forget)
+
+
+@planted(found_within=200)
+def a_wake_up_is_lost_between_looking_and_parking(patch: pytest.MonkeyPatch) -> None:
+    def not_yet(tx: Transaction, run_id: RunId, wait: Wait) -> bool:
+        return False
+
+    patch.setattr(claims, "is_over", not_yet)
+    patch.setattr(claims, "wake_tx", lambda tx, run, is_awaited: False)
+    patch.setattr(settlement, "wake_tx", lambda tx, run, is_awaited: False)
+
+
+@planted(found_within=200)
+def a_budget_refuses_nothing(patch: pytest.MonkeyPatch) -> None:
+    def none(self: Budget, amounts: Amounts) -> Allowance | None:
+        return None
+
+    patch.setattr(Budget, "shortfall", none)
+
+
+@planted(found_within=200)
+def a_cancel_of_a_tree_forgets_the_children(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(cancel, "descendants", lambda tx, run_id: [])
+
+
+@planted(found_within=400)
+def a_receipt_forgets_what_its_children_left_open(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(settlement, "descendants", lambda tx, run_id: [])
+
+
+@planted(found_within=200)
+def a_decision_reads_a_mark_as_a_result(patch: pytest.MonkeyPatch) -> None:
+    def only_unknown(self: Operation) -> bool:
+        return self.kind is OperationKind.CALL and self.status is OperationStatus.UNKNOWN and self.position != Position("1")
+
+    patch.setattr(Operation, "may_have_acted", property(only_unknown))
+
+
+def first_found(seeds: int) -> int | None:
+    """Return the first seed in whose world something does not hold."""
+    for seed in range(seeds):
+        try:
+            simulate(seed)
+        except (Broken, SimDeadlock, SimEndless):
+            return seed
+    return None
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, found_within = PLANTS[name]
+    plant(monkeypatch)
+    assert first_found(found_within) is not None
