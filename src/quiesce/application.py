@@ -23,7 +23,7 @@ from quiesce.domain.budgets import Amounts, Budget
 from quiesce.domain.canonical import canonical
 from quiesce.domain.errors import InvalidInput, NotThereYet, required
 from quiesce.domain.ids import RunId, ThreadId
-from quiesce.domain.instant import Instant, after_ms
+from quiesce.domain.instant import Instant
 from quiesce.domain.operations import RetryPolicy
 from quiesce.domain.runs import Durability, Run, RunStatus
 from quiesce.domain.streams import Visibility
@@ -184,13 +184,10 @@ class Quiesce:
         """Submit a run of `agent`; it is durable before this returns.
 
         `key`: the same key with the same content gives the same run, with other content `IdempotencyConflict`.
-        `timeout_ms` is turned into an absolute deadline here, once. `budget`: unit → limit, for the run and its children.
+        `timeout_ms`: a deadline counted from the submission; absolute from then on, whatever restarts. `budget`: unit →
+        limit, for the run and its children.
         """
         self.registry.add(agent)
-        if timeout_ms is not None and deadline_at is not None:
-            raise InvalidInput(field="timeout_ms", value=timeout_ms, rule="cannot go with deadline_at")
-        if timeout_ms is not None:
-            deadline_at = after_ms(self.env.clock.now(), timeout_ms)
         wanted = Submission(
             agent=agent.name,
             input=encode({"args": args, "kwargs": {}}, field="input", limits=self.env.limits),
@@ -198,6 +195,7 @@ class Quiesce:
             thread_id=None if thread is None else ThreadId(thread),
             key=key,
             deadline_at=deadline_at,
+            timeout_ms=timeout_ms,
             budget=Budget.of_limits(budget),
             durability=_member(Durability, "durability", durability),
             visibility=_member(Visibility, "visibility", visibility),

@@ -28,7 +28,7 @@ async def run(name: str, *args: Json, grace_ms: int = GRACE_MS, kwargs: dict[str
 
 async def pids_in(path: Path) -> list[int]:
     """Wait until the tool has written its ids."""
-    while not (pids := pids_written(path)):  # noqa: ASYNC110 - another process writes them
+    while not (pids := pids_written(path)):
         await asyncio.sleep(0.005)
     return pids
 
@@ -175,5 +175,5 @@ async def test_the_death_of_the_parent_ends_the_whole_group(name: str, tmp_path:
     assert alive(members) == members
     parent.send_signal(signal.SIGKILL)
     await parent.wait()
-    while alive(members):  # noqa: ASYNC110 - nobody is told of the end of another's children
+    while alive(members):
         await asyncio.sleep(0.005)

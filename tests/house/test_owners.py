@@ -48,5 +48,5 @@ def test_outside_of_its_holder_an_operation_is_changed_only_by_a_decision_or_at_
 
 @pytest.mark.req("TR-31", "TR-33", "QA-10")
 def test_only_the_journal_makes_checkpoints_and_only_at_the_agents_own_call_or_at_completion() -> None:
-    assert callers_of("make_checkpoint") == {"points.py", "execution.py"}
+    assert callers_of("make_checkpoint") == {"points.py", "endings.py"}
     assert callers_of("add_many") == set()

@@ -16,7 +16,6 @@ from quiesce.adapters.clock_system import SystemClock
 from quiesce.adapters.entropy_system import SystemEntropy
 from quiesce.domain.budgets import Amounts, Budget
 from quiesce.domain.canonical import canonical
-from quiesce.domain.errors import StoreUnavailable
 from quiesce.domain.ids import RunId, ThreadId
 from quiesce.domain.instant import Instant, after_ms
 from quiesce.domain.limits import DEFAULT_LIMITS, Limits
@@ -24,12 +23,10 @@ from quiesce.domain.operations import Operation
 from quiesce.domain.runs import Durability, Run, RunStatus
 from quiesce.domain.streams import EventKind, StreamEvent, Visibility
 from quiesce.domain.terminal import TerminalReceipt
-from quiesce.domain.writes import Counters, RunWrite, WriteOutcome
 from quiesce.ports.artifacts import ArtifactFiles
 from quiesce.ports.clock import Clock
 from quiesce.ports.executor import ToolProcess
-from quiesce.ports.notifier import Notifier
-from quiesce.ports.store import Capabilities, Store, Transaction
+from quiesce.ports.store import Store
 from quiesce.runtime.codec import encode
 from quiesce.runtime.crashpoints import POINTS, CrashPoints
 from quiesce.runtime.environment import Environment, Settings
@@ -38,6 +35,7 @@ from quiesce.runtime.registry import Agent, Registry
 from quiesce.runtime.service import Caller, ControlService
 from quiesce.runtime.submission import Submission
 from quiesce.runtime.worker import RunWorker
+from tests.runtime.line import Line
 
 T = TypeVar("T")
 
@@ -127,104 +125,6 @@ class ShiftedClock:
 
     async def sleep(self, duration_ms: float) -> None:
         await self._clock.sleep(duration_ms)
-
-
-Rule = Callable[[RunWrite], bool]
-
-
-class Line:
-    """Implements `ports.store.Store`: one process's connection to the shared store, which may be cut, held or faulty."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._is_cut = False
-        self._free = asyncio.Event()
-        self._free.set()
-        self._free_for_threads = threading.Event()
-        self._free_for_threads.set()
-        self.fails_before: list[Rule] = []
-        """Each rule makes one write that it picks fail, not applied."""
-        self.fails_after: list[Rule] = []
-        """Each rule makes one write that it picks fail to be answered, applied."""
-        self.loses_transactions = 0
-        """How many of the next decisions are committed without an answer."""
-        self.writes: list[RunWrite] = []
-        """All writes that were applied."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._store.capabilities
-
-    @property
-    def counters(self) -> Counters:
-        return self._store.counters
-
-    @property
-    def notifier(self) -> Notifier:
-        return self._store.notifier
-
-    def cut(self) -> None:
-        """From now on nothing reaches the store and nothing comes back."""
-        self._is_cut = True
-
-    def hold(self) -> None:
-        """Freeze: calls wait."""
-        self._free.clear()
-        self._free_for_threads.clear()
-
-    def release(self) -> None:
-        """Thaw."""
-        self._free.set()
-        self._free_for_threads.set()
-
-    async def _passed(self) -> None:
-        await self._free.wait()
-        if self._is_cut:
-            await asyncio.get_running_loop().create_future()
-
-    async def transact(self, fn: Callable[[Transaction], T]) -> T:
-        await self._passed()
-        value = await self._store.transact(fn)
-        await self._passed()
-        if self.loses_transactions:
-            self.loses_transactions -= 1
-            raise StoreUnavailable("injected: the answer of a commit was lost")
-        return value
-
-    def transact_blocking(self, fn: Callable[[Transaction], T]) -> T:
-        self._free_for_threads.wait()
-        if self._is_cut:
-            raise StoreUnavailable("cut")
-        return self._store.transact_blocking(fn)
-
-    async def read(self, fn: Callable[[Transaction], T]) -> T:
-        await self._passed()
-        value = await self._store.read(fn)
-        await self._passed()
-        return value
-
-    async def write(self, write: RunWrite) -> WriteOutcome:
-        await self._passed()
-        if _strikes(self.fails_before, write):
-            raise StoreUnavailable("injected: not accepted")
-        outcome = await self._store.write(write)
-        await self._passed()
-        if outcome is WriteOutcome.APPLIED:
-            self.writes.append(write)
-        if _strikes(self.fails_after, write):
-            raise StoreUnavailable("injected: the answer of a write was lost")
-        return outcome
-
-    async def close(self) -> None:
-        """Do nothing: the store belongs to all hosts."""
-
-
-def _strikes(rules: list[Rule], write: RunWrite) -> bool:
-    for rule in rules:
-        if rule(write):
-            rules.remove(rule)
-            return True
-    return False
 
 
 class HostFields(TypedDict, total=False):

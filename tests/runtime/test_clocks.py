@@ -53,7 +53,7 @@ async def test_an_agent_that_blocks_the_loop_for_longer_than_the_lease_keeps_its
     await within(asyncio.to_thread(keep_looking))
     receipt = await cluster.receipt(run_id)
     assert (receipt.attempt, receipt.status) == (1, RunStatus.COMPLETED)
-    assert looks > 10
+    assert looks >= 3
     assert not offered
 
 

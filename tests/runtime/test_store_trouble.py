@@ -15,7 +15,8 @@ from quiesce.domain.workers import AttemptEnd
 from quiesce.domain.writes import RunWrite
 from quiesce.runtime.context import Run
 from quiesce.runtime.registry import declare_agent, declare_tool
-from tests.runtime.kit import Cluster, Line, eventually
+from tests.runtime.kit import Cluster, eventually
+from tests.runtime.line import Line
 
 
 def carries(kind: OperationKind, *statuses: OperationStatus) -> Callable[[RunWrite], bool]:
@@ -87,9 +88,8 @@ async def test_decisions_whose_answer_was_lost_are_found_as_they_were_stored(clu
     born = declare_agent(child)
 
     async def parent(run: Run) -> list[str]:
-        host.line.loses_transactions = 1
+        host.line.loses_of_agents = 1
         handle = await run.spawn(born)
-        host.line.loses_transactions = 1
         return [str((await handle.outcome()).result)]
 
     agent = declare_agent(parent)
@@ -100,6 +100,7 @@ async def test_decisions_whose_answer_was_lost_are_found_as_they_were_stored(clu
     assert await cluster.result(run_id) == ["child"]
     inspection = await cluster.service.inspect(run_id)
     assert len(inspection.children) == 1
+    assert host.line.loses_of_agents == 0, "the fault has struck"
     assert AttemptEnd.EXPIRED not in [attempt.end for attempt in inspection.attempts]
     assert nursery.worker.state.claimed == 1
 

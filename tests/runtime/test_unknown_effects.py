@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from quiesce.domain.boundary import Actor, ActorKind
@@ -16,7 +18,7 @@ from quiesce.runtime.context import Run
 from quiesce.runtime.reconciliation import Decision
 from quiesce.runtime.registry import Agent, declare_agent, declare_tool
 from quiesce.runtime.service import Caller
-from tests.runtime.kit import Cluster, Gate, Host
+from tests.runtime.kit import Cluster, Gate, Host, eventually
 
 ADA = Actor(kind=ActorKind.USER, name="ada")
 
@@ -30,12 +32,12 @@ def decision(run_id: RunId, verdict: Verdict, *, result: str | None = None, posi
 class Payment:
     """An agent whose one tool call cannot tell what became of it, the first time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, doubts: int = 1) -> None:
         self.calls = 0
 
         async def pay() -> str:
             self.calls += 1
-            if self.calls == 1:
+            if self.calls <= doubts:
                 raise OutcomeUnknown("the connection broke after sending")
             return "paid at the second call"
 
@@ -241,3 +243,53 @@ async def test_a_decision_after_the_end_changes_what_may_follow_but_not_the_rece
     else:
         with pytest.raises(Refused, match="block"):
             await cluster.submit(payment.agent, thread="t-1")
+
+
+@pytest.mark.req("G-35", "TR-38", "TR-45")
+async def test_a_decision_about_an_earlier_try_says_nothing_of_what_became_unknown_since(cluster: Cluster) -> None:
+    payment = Payment(doubts=2)
+    run_id, _ = await _parked(cluster, payment)
+    await cluster.service.reconcile(decision(run_id, Verdict.DID_NOT_HAPPEN))
+
+    async def is_parked_again() -> bool:
+        return payment.calls == 2 and (await cluster.run(run_id)).status is RunStatus.WAITING
+
+    await eventually(is_parked_again)
+    await cluster.service.cancel(run_id)
+    assert (await cluster.receipt(run_id)).policy.policy is Policy.BLOCK
+    with pytest.raises(Refused, match="block"):
+        await cluster.submit(payment.agent, thread="t-1")
+
+
+@pytest.mark.req("C19", "TR-21", "RR-36")
+async def test_clean_up_after_a_cancel_is_not_cut_short_and_its_answer_is_kept(cluster: Cluster) -> None:
+    begun = Gate()
+    cleaned = 0
+
+    async def transfer() -> str:
+        nonlocal cleaned
+        try:
+            await begun.wait()
+        except asyncio.CancelledError:
+            for _ in range(5):  # to take the money back takes a while
+                await asyncio.sleep(0.005)
+                cleaned += 1
+            return "taken back"
+        return "transferred"
+
+    tool = declare_tool(transfer)
+
+    async def buys(run: Run) -> None:
+        await run.call(tool)
+
+    agent = declare_agent(buys)
+    await cluster.start(agent)
+    run_id = await cluster.submit(agent)
+    await begun.arrival()
+    await cluster.service.cancel(run_id)
+    receipt = await cluster.receipt(run_id)
+    assert cleaned == 5
+    assert (receipt.cleanup_completed, receipt.escalated, receipt.unresolved) == (True, False, ())
+    call = (await cluster.journal(run_id))["1"]
+    assert (call.status, parse(call.result or b"")) == (OperationStatus.COMMITTED, "taken back")
+    assert [o["operation"] for o in receipt.unconsumed] == ["1"]

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from tests.simulation.stage import Stage, play
 
 from quiesce.domain.canonical import parse
 from quiesce.domain.errors import OutcomeUnknown, ToolFailed
@@ -17,6 +16,7 @@ from quiesce.runtime.calls import Absent, Happened
 from quiesce.runtime.context import Run
 from quiesce.runtime.isolated import Call
 from quiesce.runtime.registry import Agent, Tool, declare_agent, declare_tool
+from tests.simulation.stage import Stage, play
 
 
 def idempotent(*, tries: int, first_delay_ms: int, answers: Iterator[Exception | str]) -> Tool:

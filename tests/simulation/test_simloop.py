@@ -124,7 +124,7 @@ def test_a_deadlock_names_the_tasks_and_where_they_wait() -> None:
 
 def test_a_spinning_task_is_stopped() -> None:
     async def main(loop: SimLoop) -> None:
-        while True:  # noqa: ASYNC110 - the fault under test
+        while True:
             await asyncio.sleep(0)
 
     with pytest.raises(SimEndless, match="more than 1000 steps"):
@@ -227,7 +227,7 @@ def test_a_process_killed_when_it_was_about_to_run_does_not_run(frozen: bool) ->
                 await asyncio.sleep(0)
 
         process.start(spin())
-        while len(steps) < 10:  # noqa: ASYNC110 - a race of two spinning tasks
+        while len(steps) < 10:
             await asyncio.sleep(0)
         if frozen:
             process.freeze(1000)

@@ -7,7 +7,6 @@ import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -25,16 +24,13 @@ from quiesce.domain.budgets import Budget
 from quiesce.domain.canonical import canonical
 from quiesce.domain.errors import InvalidInput
 from quiesce.domain.ids import RunId, ThreadId
-from quiesce.domain.instant import after_ms
 from quiesce.domain.runs import Durability, Run
 from quiesce.domain.streams import Visibility
 from quiesce.runtime.environment import Environment
 from quiesce.runtime.registry import Registry
 from quiesce.runtime.service import ControlService
-from quiesce.runtime.submission import Submission
+from quiesce.runtime.submission import TIMEOUT_MS_MAX, Submission
 from quiesce.runtime.worker import RunWorker
-
-_TIMEOUT_S_MAX = 366 * 86_400
 
 CodeArgument = Annotated[
     str | None, typer.Argument(metavar="MODULE:AGENT", help="An agent of your own, found from here.", show_default=False)
@@ -74,14 +70,13 @@ def start(  # noqa: PLR0913 - each parameter is an option that a person may type
             bindings=canonical(dict(agent.bindings), field="bindings"),
             thread_id=None if thread is None else ThreadId(thread),
             key=key,
+            timeout_ms=_milliseconds(timeout),
             budget=read_budget(budget or []),
             durability=durability,
             visibility=visibility,
         )
-        if timeout is not None and not 0 < timeout <= _TIMEOUT_S_MAX:
-            raise InvalidInput(field="timeout", value=timeout, rule=f"must be above 0 and at most {_TIMEOUT_S_MAX} seconds")
         async with opened(place, creates=True) as env:
-            run = await ControlService(env).submit(_with_deadline(env, wanted, timeout))
+            run = await ControlService(env).submit(wanted)
             say(f"run {run.id}  session {place.shown}")
             if detach:
                 return await show_ending(env, place, run.id, Ending.HANDED_BACK, as_json=as_json)
@@ -177,10 +172,13 @@ async def _told(env: Environment, run_id: RunId) -> AsyncIterator[None]:
         teller.finish()
 
 
-def _with_deadline(env: Environment, wanted: Submission, timeout: float | None) -> Submission:
+def _milliseconds(timeout: float | None) -> int | None:
+    """Return a timeout in whole milliseconds. Raises `InvalidInput` in the unit in which it was given."""
     if timeout is None:
-        return wanted
-    return replace(wanted, deadline_at=after_ms(env.clock.now(), timeout * 1000))
+        return None
+    if not 0.001 <= timeout <= TIMEOUT_MS_MAX / 1000:
+        raise InvalidInput(field="timeout", value=timeout, rule=f"must be 0.001 to {TIMEOUT_MS_MAX // 1000} seconds")
+    return round(timeout * 1000)
 
 
 def read_budget(given: list[str]) -> Budget:

@@ -138,7 +138,7 @@ def _frontier(tx: Transaction, run_id: RunId) -> Frontier:
         emitted_seq=max(emitted, covered),
         emitted_exact=bool(state.frozen_exact),
         state_bearing_stored=tx.streams.count_state_bearing(run_id, after=covered),
-        pending_writes=_pending_writes(tx.operations.of_run(run_id)),
+        pending_writes=0 if last is not None and last.is_final else _pending_writes(tx.operations.of_run(run_id)),
     )
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from quiesce.domain.budgets import Budget
 from quiesce.domain.canonical import digest_of
 from quiesce.domain.errors import ContinuationRefused, IdempotencyConflict, InvalidInput, ThreadBusy
 from quiesce.domain.ids import Fence, RunId, ThreadId
-from quiesce.domain.instant import Instant, to_iso
+from quiesce.domain.instant import Instant, after_ms, to_iso
 from quiesce.domain.limits import Limits
 from quiesce.domain.resume import Policy
 from quiesce.domain.runs import Durability, Run, RunStatus, Thread
@@ -21,6 +22,9 @@ from quiesce.domain.streams import Visibility
 from quiesce.ports.notifier import WORK
 from quiesce.ports.store import Transaction
 from quiesce.runtime.settlement import policy_now
+
+TIMEOUT_MS_MAX: Final = 366 * 86_400_000
+"""A year: a run that may take longer says so by an absolute deadline, or has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,8 @@ class Submission:
     tenant: str = "local"
     subject: str = "local"
     deadline_at: Instant | None = None
+    timeout_ms: int | None = None
+    """A deadline counted from the submission, by the store's clock: the same in every retry under one key."""
     budget: Budget = field(default_factory=Budget)
     durability: Durability = Durability.SYNC
     visibility: Visibility = Visibility.STORE_FIRST
@@ -49,6 +55,7 @@ class Submission:
                 "thread_id": self.thread_id,
                 "subject": self.subject,
                 "deadline_at": self.deadline_at,
+                "timeout_ms": self.timeout_ms,
                 "budget": {a.unit: a.limit for a in self.budget.allowances},
                 "durability": str(self.durability),
                 "visibility": str(self.visibility),
@@ -66,6 +73,10 @@ class Submission:
         }
         for name, (value, chars_max) in checks.items():
             check_text(name, value, chars_max)
+        if self.timeout_ms is not None and self.deadline_at is not None:
+            raise InvalidInput(field="timeout_ms", value=self.timeout_ms, rule="cannot go with deadline_at")
+        if self.timeout_ms is not None and not 0 < self.timeout_ms <= TIMEOUT_MS_MAX:
+            raise InvalidInput(field="timeout_ms", value=self.timeout_ms, rule=f"must be 1 to {TIMEOUT_MS_MAX}")
 
 
 def check_text(field: str, value: str | None, chars_max: int, *, allow_empty: bool = False) -> None:
@@ -141,7 +152,8 @@ def _check_thread(tx: Transaction, thread: Thread) -> None:
 
 
 def _new_run(wanted: Submission, *, run_id: RunId, thread: Thread, parent: Run | None, now: Instant) -> Run:
-    deadlines = [d for d in (wanted.deadline_at, parent.deadline_at if parent else None) if d is not None]
+    own = wanted.deadline_at if wanted.timeout_ms is None else after_ms(now, wanted.timeout_ms)
+    deadlines = [d for d in (own, parent.deadline_at if parent else None) if d is not None]
     if wanted.deadline_at is not None and wanted.deadline_at <= now:
         raise InvalidInput(field="deadline_at", value=to_iso(wanted.deadline_at), rule="lies in the past")
     return Run(

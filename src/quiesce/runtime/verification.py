@@ -220,7 +220,8 @@ def _frontier(b: Bundle) -> Check:
     stored = b.events[-1].seq if b.events else 0
     beyond = [e for e in b.events if e.kind is EventKind.DATA and e.state_bearing and e.seq > covered]
     marks = [n for n, o in enumerate(b.operations, 1) if o.kind is OperationKind.CHECKPOINT]
-    pending = [o for o in b.operations[marks[-1] if marks else 0 :] if o.status in _SETTLED]
+    is_complete = bool(b.checkpoints) and b.checkpoints[-1].is_final
+    pending = [] if is_complete else [o for o in b.operations[marks[-1] if marks else 0 :] if o.status in _SETTLED]
     f = b.outcome.frontier
     return _compare(
         "frontier",

@@ -21,9 +21,6 @@ from quiesce.stores.sqlite.connection import APPLICATION_ID, SqliteQueries, conn
 from quiesce.stores.sqlite.outcomes import translated
 from quiesce.stores.sqlite.settings import SqliteSettings
 
-_MAGIC: Final = b"SQLite format 3\0"
-_HEADER_BYTES: Final = 100
-_APPLICATION_ID_AT: Final = slice(68, 72)
 _RETRY_MS: Final = 10
 _MIGRATION_TABLE: Final = """
     CREATE TABLE IF NOT EXISTS migration (
@@ -38,7 +35,7 @@ def open_file(settings: SqliteSettings, machine: MachineTime) -> tuple[sqlite3.C
     """
     with contextlib.ExitStack() as stack:
         try:
-            _check_ours(settings.path)
+            _check_ours(settings.path, settings.busy_timeout_ms)
             writing = stack.enter_context(contextlib.closing(connect(settings)))
             _prepare(writing, settings)
             migrate(writing, load("quiesce.stores.sqlite"), machine)
@@ -96,20 +93,28 @@ def _applied(connection: sqlite3.Connection) -> list[Applied]:
     return [Applied(number=number, name=name, checksum=checksum) for number, name, checksum in rows]
 
 
-def _check_ours(path: Path) -> None:
-    """Raise unless the file is absent, or may be written and is empty or ours. Reads the header and nothing else."""
-    try:
-        with path.open("rb") as file:
-            header = file.read(_HEADER_BYTES)
-    except FileNotFoundError:
+def _check_ours(path: Path, patience_ms: int) -> None:
+    """Raise unless the file is absent, or may be written and is empty or ours. Reads the header and nothing else.
+
+    Through SQLite, never with a descriptor of our own: closing one would drop every lock that this process holds on the
+    file, also those of a store that is open already (POSIX), and its log could then be removed under its feet.
+    """
+    if not path.exists():
         return
-    except OSError as error:
-        raise StoreUnavailable(f"{path}: cannot be read ({error.strerror})", path=str(path)) from error
+    if path.is_dir() or not os.access(path, os.R_OK):
+        raise StoreUnavailable(f"{path}: cannot be read", path=str(path))
     if not _may_write(path):
         raise StoreReadOnly(f"{path} cannot be written", path=str(path))
-    if header and not header.startswith(_MAGIC):
-        raise NotAStore(f"{path} is not a SQLite database; it was not touched", path=str(path))
-    if header and int.from_bytes(header[_APPLICATION_ID_AT], "big") != APPLICATION_ID:
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    try:
+        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=patience_ms / 1000)) as connection:
+            pages = connection.execute("PRAGMA page_count").fetchone()[0]
+            mark = connection.execute("PRAGMA application_id").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
+            raise NotAStore(f"{path} is not a SQLite database; it was not touched", path=str(path)) from error
+        raise
+    if pages and mark != APPLICATION_ID:
         raise NotAStore(f"{path} is a database of another application; it was not touched", path=str(path))
 
 

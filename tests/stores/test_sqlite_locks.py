@@ -1,8 +1,8 @@
-"""Two stores on one file in one process. A known fault of the SQLite store, kept here until it is mended.
+"""Two stores on one file in one process: a counterexample that once broke the SQLite store.
 
-Opening a store reads the header of its file and closes it again. With POSIX locks, closing *any* descriptor of a file drops
-all locks that the process holds on it: of the store that was open already, too. Another process that then closes the file
-takes itself for the last, copies the log into the file and removes it, under the feet of the open store.
+Opening a store looks at the header of its file. With POSIX locks, closing a descriptor of one's own drops all locks that the
+process holds on the file: of the store that was open already, too. Another process that then closes the file takes itself
+for the last, copies the log into the file and removes it, under the feet of the open store. So SQLite itself must look.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOOK = (
 )
 
 
-@pytest.mark.xfail(strict=True, reason="the header is read with a descriptor of its own, which drops the locks")
+@pytest.mark.req("C87", "QA-05")
 async def test_a_commit_is_not_lost_when_a_second_store_was_opened_on_the_same_file(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'store.db'}"
     first = await asyncio.to_thread(open_store, url)
