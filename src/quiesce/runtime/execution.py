@@ -284,9 +284,11 @@ class Execution:
         waits = tuple(attempt.waits.values())
         if not waits or attempt.in_flight:
             return None
-        attempt.journal.gate.shut()  # from here on the run is anybody's: nothing is shown that is not stored
-        self._env.crash.reach("park.before")
         attempt.may_go_on.clear()
+        attempt.journal.gate.shut()  # soon the run is anybody's: what was shown is stored before
+        if (end := await self._write(attempt, agent, attempt.journal.flush())) is not None:
+            return end
+        self._env.crash.reach("park.before")
         if not await persist(self._env, lambda tx: park_tx(tx, self.run.id, self.run.fence, waits)):
             attempt.may_go_on.set()
             return await self._look(attempt, agent, always=True)
@@ -303,10 +305,10 @@ class Execution:
                 return end
         if agent.done() and reason_of(agent)[0] is not None and not attempt.journal.has_refused:
             return await self._end(attempt, agent)
+        attempt.journal.gate.shut()  # soon the run is anybody's: what was shown is stored before
         if (end := await self._write(attempt, agent, attempt.journal.flush())) is not None:
             return end
         attempt.is_stopping = True
-        attempt.journal.gate.shut()
         if not await persist(self._env, lambda tx: release_tx(tx, self.run.id, self.run.fence)):
             return await self._look(attempt, agent, always=True) or AttemptEnd.EXPIRED
         self._env.crash.reach("release.after")

@@ -257,9 +257,9 @@ class RunWorker:
         if worker is not None:
             with contextlib.suppress(StoreError):
                 await self._env.store.transact(lambda tx: tx.workers.drain(worker.id))
-        for held in self._held.values():
-            held.execution.leave()
-        if self._held:
+        while self._held:  # a claim that was on its way may still have begun an attempt
+            for held in self._held.values():
+                held.execution.leave()
             await asyncio.wait({held.task for held in self._held.values()})
         for task in self._loops:
             task.cancel()

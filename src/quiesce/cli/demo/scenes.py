@@ -25,13 +25,14 @@ from quiesce.domain.evidence import EvidenceKind, Verdict
 from quiesce.domain.ids import RunId
 from quiesce.domain.operations import Operation, OperationKind, OperationStatus
 from quiesce.domain.runs import RunStatus, WaitKind
-from quiesce.domain.streams import StreamEvent
+from quiesce.domain.streams import EventKind, StreamEvent, gap_range
 from quiesce.domain.terminal import TerminalReceipt
 from quiesce.runtime.codec import encode
 from quiesce.runtime.inspection import Inspection
 from quiesce.runtime.submission import Submission
 
 _SEEN_BEFORE_STOP = 40
+_SAID_BEFORE_DEATH = 12
 _DECIDES = "ada"
 _LETTER = re.compile(rb'"payload": "[^"\\A-Za-z]*([A-Za-z])')
 
@@ -71,8 +72,16 @@ async def death(stage: Stage) -> Orphans:
     return Orphans(probe=probe, once=once)
 
 
-async def _die(stage: Stage, run_id: RunId, case: str, name: str) -> None:
-    worker = await stage.worker(name, case, crash_at="effect.after")
+async def death_of_a_live_model(stage: Stage) -> RunId:
+    """With a real model: its worker dies in the middle of a sentence. Nobody can have the rest of that sentence again."""
+    await stage.title("2b A real model speaks, and its worker dies in the middle of a sentence")
+    run_id = await submit(stage, "live-stream")
+    await _die(stage, run_id, "live-stream", "worker-live", crash_at=f"emit.after:{_SAID_BEFORE_DEATH}")
+    return run_id
+
+
+async def _die(stage: Stage, run_id: RunId, case: str, name: str, *, crash_at: str = "effect.after") -> None:
+    worker = await stage.worker(name, case, crash_at=crash_at)
     await stage.show(grid([("run", run_id), ("worker", f"{name}, process {worker.pid}")]), 0.5)
     following = asyncio.create_task(_follow(stage, run_id))
     code = await worker.wait()
@@ -161,11 +170,12 @@ async def _decided(stage: Stage, run_id: RunId) -> None:
 # -- 4: Stop ---------------------------------------------------------------------------------------------------------------
 
 
-async def stop(stage: Stage, worker: asyncio.subprocess.Process, *, is_live: bool) -> TerminalReceipt:
-    """A stream is cancelled from another process, and leaves a receipt."""
+async def stop(stage: Stage, worker: asyncio.subprocess.Process, live: RunId | None) -> TerminalReceipt:
+    """A stream is cancelled from another process, and leaves a receipt. `live`: the run whose model spoke before."""
     await stage.title("4  Stop, in mid-stream, from another process")
-    case = "live-stream" if is_live else "slow-stream"
-    run_id = await (submit(stage, case) if is_live else submit(stage, case, tokens=5000, delay_ms=25))
+    if live is not None:
+        await _begun_anew(stage, live)
+    run_id = live or await submit(stage, "slow-stream", tokens=5000, delay_ms=25)
     await stage.show(grid([("run", run_id), ("worker", f"worker-3, process {worker.pid}")]), 0.5)
     following = asyncio.create_task(_follow(stage, run_id))
     await stage.until(lambda: _shown(stage, run_id), "the stream to flow")
@@ -195,6 +205,18 @@ async def stop(stage: Stage, worker: asyncio.subprocess.Process, *, is_live: boo
     )
     await stage.expect(worker.returncode is None, f"process {worker.pid} lives: the run was stopped, not its worker")
     return receipt
+
+
+async def _begun_anew(stage: Stage, run_id: RunId) -> None:
+    """The successor asks the model again; what its predecessor's reader saw is marked as replaced, and stays readable."""
+
+    async def look() -> StreamEvent | None:
+        events = await stage.env.store.read(lambda tx: tx.streams.read(run_id, after=0, limit=1000))
+        return next((e for e in events if e.kind is EventKind.SUPERSEDED), None)
+
+    mark = await stage.until(look, "another worker to take the model's run over")
+    first, last = gap_range(mark)
+    await stage.expect(first <= last < mark.seq, f"events {first} to {last} are replaced by what follows, and stay readable")
 
 
 async def _shown(stage: Stage, run_id: RunId) -> int | None:

@@ -39,8 +39,9 @@ def demo(
 async def _tell(stage: Stage, *, is_live: bool) -> int:
     try:
         orphans = await scenes.death(stage)
+        live = await scenes.death_of_a_live_model(stage) if is_live else None
         worker = await scenes.rescue(stage, orphans)
-        receipt = await scenes.stop(stage, worker, is_live=is_live)
+        receipt = await scenes.stop(stage, worker, live)
         await scenes.proof(stage, receipt)
     finally:
         await stage.dismiss()
