@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -173,12 +173,8 @@ async def test_a_read_must_not_write(url: str, opened: Open, make: Samples) -> N
 
 
 @pytest.fixture
-def readable_path(tmp_path: Path) -> Path:
-    """A directory that other users may look into."""
-    directory = tmp_path / "shared"
-    directory.mkdir()
-    for parent in (directory, *directory.parents):
-        if parent != Path("/") and parent.owner() == Path(tmp_path).owner():
-            parent.chmod(parent.stat().st_mode | 0o055)
-    assert os.access(directory, os.X_OK)
-    return directory
+def readable_path() -> Iterator[Path]:
+    """A directory that other users may look into: not below pytest's own, which are nobody else's business."""
+    with tempfile.TemporaryDirectory(prefix="quiesce-shared-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)

@@ -99,8 +99,11 @@ def _check_ours(path: Path, patience_ms: int) -> None:
     Through SQLite, never with a descriptor of our own: closing one would drop every lock that this process holds on the
     file, also those of a store that is open already (POSIX), and its log could then be removed under its feet.
     """
-    if not path.exists():
-        return
+    try:
+        if not path.exists():
+            return
+    except OSError as error:
+        raise StoreUnavailable(f"{path}: cannot be reached ({error.strerror})", path=str(path)) from error
     if path.is_dir() or not os.access(path, os.R_OK):
         raise StoreUnavailable(f"{path}: cannot be read", path=str(path))
     if not _may_write(path):
