@@ -18,7 +18,8 @@ from quiesce.ports.store import Store, Transaction
 from quiesce.runtime.bundle import gather_tx
 from quiesce.runtime.cancel import CancelAdmission
 from quiesce.runtime.verification import require, verify
-from tests.runtime.kit import Cluster, Gate, Host, Line, within
+from tests.runtime.kit import Cluster, Gate, Host, within
+from tests.runtime.line import Line
 
 T = TypeVar("T")
 
@@ -46,19 +47,22 @@ class Pause:
 
 
 class Stubborn:
-    """Code that swallows every cancellation until the test lets it go."""
+    """Code that swallows every cancellation until the test lets it go, or as many as it is told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, swallows: int = 1_000) -> None:
         self.begun = asyncio.Event()
         self.swallowed = 0
+        self._swallows = swallows
         self._gate = Gate()
 
     async def hold(self) -> str:
         self.begun.set()
         while True:
             try:
-                await self._gate.wait()
+                await within(self._gate.wait())
             except asyncio.CancelledError:
+                if self.swallowed == self._swallows:
+                    raise
                 self.swallowed += 1
             else:
                 return "at last"

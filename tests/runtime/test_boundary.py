@@ -23,12 +23,12 @@ from quiesce.domain.boundary import (
     TerminalDurability,
 )
 from quiesce.domain.canonical import canonical, digest, parse
-from quiesce.domain.errors import InvariantBroken, SettlementPending, StoreError
+from quiesce.domain.errors import InvariantBroken, SettlementPending, Stopped, StoreError
 from quiesce.domain.ids import OutcomeId, ReceiptId, RunId
 from quiesce.domain.operations import OperationKind
 from quiesce.domain.resume import Policy
 from quiesce.domain.runs import RunStatus
-from quiesce.domain.streams import Draft, StreamState
+from quiesce.domain.streams import Draft, StreamState, Visibility
 from quiesce.domain.terminal import TerminalReceipt
 from quiesce.domain.writes import RunWrite, WriteOutcome
 from quiesce.ports.store import Transaction
@@ -538,6 +538,34 @@ async def test_a_chunk_that_comes_after_the_freeze_is_refused(cluster: Cluster) 
     receipt = await proven(cluster, run_id)
     assert (receipt.frontier.emitted_seq, receipt.h2, receipt.h2_exact) == (1, known.chain, True)
     assert await cluster.events(run_id) == [known]
+
+
+@pytest.mark.req("ST-13", "TR-13")
+async def test_a_late_chunk_of_a_show_first_stream_is_not_even_shown(cluster: Cluster) -> None:
+    stubborn = Stubborn()
+    refused = asyncio.Event()
+
+    async def writes(run: Run) -> None:
+        await run.emit("before")
+        await stubborn.hold()
+        try:
+            await run.emit("after the freeze")
+        except Stopped:
+            refused.set()
+            raise
+
+    agent = declare_agent(writes)
+    host = await cluster.start(agent)
+    run_id = await cluster.submit(agent, visibility=Visibility.SHOW_FIRST)
+    feed = host.env.live.join(run_id)
+    await stubborn.arrival()
+    await cancel(cluster, run_id, grace_ms=60_000)
+    await eventually(lambda: _is_at(cluster, run_id, "settling CF"))
+    stubborn.let_go()
+    await within(refused.wait())
+    receipt = await proven(cluster, run_id)
+    assert [parse(e.payload) for e in feed.take(0)] == ["before"]
+    assert (receipt.frontier.emitted_seq, receipt.frontier.emitted_exact) == (1, True)
 
 
 async def _is_at(cluster: Cluster, run_id: RunId, wanted: str) -> bool:

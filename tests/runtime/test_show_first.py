@@ -201,3 +201,37 @@ async def test_a_cancel_freezes_the_frontier_where_the_holder_really_was(cluster
     events, end = await within(live)
     assert events[-1].seq == end.last_seq == frontier.emitted_seq, "nothing is shown beyond the frozen frontier"
     assert await cluster.events(run_id) == events
+
+
+@pytest.mark.req("ST-01", "ST-14")
+async def test_what_a_leaving_holder_has_shown_is_stored_before_anybody_else_may_continue(cluster: Cluster) -> None:
+    shown = asyncio.Event()
+
+    async def babbles(run: Run) -> str:
+        for n in range(400):
+            await run.emit(n)
+            if n == 20:
+                shown.set()
+            await asyncio.sleep(0.001)
+        return "done"
+
+    agent = declare_agent(babbles)
+    first = await cluster.start(agent, settings=replace(FAST, shutdown_ms=1))
+    run_id = await cluster.submit(agent, visibility=SHOW_FIRST)
+    live: dict[int, StreamEvent] = {}
+
+    async def watches() -> None:
+        async for frame in read_stream(first.env, run_id, keep_alive_ms=10):
+            if isinstance(frame, StreamEvent):
+                live[frame.seq] = frame
+
+    watching = asyncio.create_task(watches())
+    await within(shown.wait())
+    await first.close()
+    await cluster.start(agent)
+    await cluster.result(run_id)
+    await within(watching)
+    stored = {e.seq: e for e in await cluster.events(run_id)}
+    assert live == stored, "no number was given to two events"
+    assert [parse(e.payload) for e in stored.values() if e.kind is EventKind.DATA] == list(range(400))
+    assert (await cluster.run(run_id)).attempt == 2

@@ -124,6 +124,41 @@ def test_a_decision_while_the_destination_is_asked_comes_first(answer: object) -
     assert len(calls) == 1
 
 
+@pytest.mark.req("RR-13", "C56")
+def test_a_holder_that_was_replaced_behind_its_mark_does_not_call_under_the_mark_of_its_successor() -> None:
+    """Seed 4778: it read the mark back, took the successor's for its own, and paid a second time under the same try."""
+    tries: list[int] = []
+
+    async def scene(stage: Stage) -> RunStatus:
+        async def probe(key: str) -> object:
+            return Absent()
+
+        async def pay(what: str, *, call: Call) -> str:
+            tries.append(call.try_number)
+            if call.try_number == 1:
+                raise OutcomeUnknown("no answer")
+            await asyncio.sleep(5)  # the first process is back before this is over
+            return "paid"
+
+        agent = caller_of(declare_tool(pay, effect="probe", probe=probe))
+        first, _ = await stage.process(agent)
+
+        def freeze_behind_the_second_mark() -> None:
+            marked = stage.store.snapshot()["operations"]
+            assert isinstance(marked, dict)
+            if any(len(o.tries) == 2 for journal in marked.values() for o in journal):
+                stage.store.hooks.after_commit = None
+                first.freeze(3_000)
+
+        stage.store.hooks.after_commit = freeze_behind_the_second_mark
+        run_id = await stage.submit(agent)
+        await stage.process(agent)
+        return (await stage.receipt(run_id)).status
+
+    assert play(scene) is RunStatus.COMPLETED
+    assert tries == [1, 3]
+
+
 def lasting(events: list[StreamEvent]) -> list[object]:
     """Return what a reader is left with: the payloads that no later event has replaced."""
     replaced: set[int] = set()

@@ -126,6 +126,8 @@ async def _dispatch(
         operation = await _as_stored(attempt, operation)
         if operation.has_result:
             return operation
+        if operation.fence != attempt.run.fence:  # another holder's by now, and so is the call
+            raise FenceLost
     crash.reach("dispatch.after")
     attempt.journal.gate.begin_scope(operation.position)
     interruptible = tool.isolation != "thread"

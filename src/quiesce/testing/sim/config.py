@@ -122,6 +122,8 @@ class Config:
     faults: tuple[Fault, ...]
     strike_probability: float
     trouble_every_ms: int
+    latency_ms: int
+    """How long the way to the store takes at most, and the way back."""
     hot: float
     """How often a client goes for the newest run rather than for any."""
     resolves_all: bool
@@ -150,6 +152,7 @@ class Config:
             faults=_some(rng, Fault, 0.4),
             strike_probability=rng.choice((0.003, 0.01, 0.03)),
             trouble_every_ms=rng.choice((400, 1_000, 2_500)),
+            latency_ms=rng.choice((0, 0, 4, 40)),
             hot=rng.choice((0.2, 0.8)),
             resolves_all=rng.random() < 0.6,
             settings=replace(SETTINGS, concurrency=rng.choice((1, 2, 8)), grace_ms=rng.choice((100, 400))),

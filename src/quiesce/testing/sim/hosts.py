@@ -20,6 +20,7 @@ from quiesce.runtime.service import ControlService
 from quiesce.runtime.worker import RunWorker
 from quiesce.testing.faults import Fault, FaultPlan, FaultyStore
 from quiesce.testing.sim.config import Config, Trouble
+from quiesce.testing.sim.line import SlowLine
 from quiesce.testing.simloop import SimClock, SimEntropy, SimKilled, SimLoop, SimProcess
 
 T = TypeVar("T")
@@ -43,8 +44,9 @@ class Life:
         pause_ms = config.settings.lease_ms * rng.uniform(1.05, 2)
         point = rng.choice(tuple(POINTS)) if Trouble.CRASH_POINT in config.troubles and rng.random() < 0.7 else ""
         self.crash_point = point
+        line = SlowLine(store, random.Random(rng.getrandbits(32)), config.latency_ms)  # noqa: S311 - repeatable on purpose
         self.env = Environment(
-            store=FaultyStore(store, self.plan, self.process, pause_ms=pause_ms, clock=self.clock),
+            store=FaultyStore(line, self.plan, self.process, pause_ms=pause_ms, clock=self.clock),
             clock=self.clock,
             entropy=SimEntropy(rng.getrandbits(32)),
             settings=config.settings,

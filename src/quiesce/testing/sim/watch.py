@@ -92,6 +92,7 @@ class Watch:
 
     def see_request(self, request: Request) -> None:
         """A request leaves: its dispatch mark is durable (RR-09), and was so before an end of its run (RR-29)."""
+        self._tell(f"  request {request.key} try {request.try_number}")
         announced = self._announced.get((request.key, request.try_number))
         what = f"try {request.try_number} of {request.key} ({request.policy})"
         self.require(announced is not None, f"{what} left without its durable dispatch mark")
@@ -106,6 +107,7 @@ class Watch:
 
     def see_effect(self, request: Request) -> None:
         """Something happens outside: at most once where that is promised (C56), and paid for (RR-19)."""
+        self._tell(f"  effect under {request.key} by try {request.try_number}")
         effects = self._effects_under(request)
         if request.policy is not EffectPolicy.PURE:
             self.require(effects == 1, f"{request.key} ({request.policy}) happened {effects} times")

@@ -44,7 +44,7 @@ class Act:
     label: str
     ms: int = 0
     words: int = 0
-    """Events emitted."""
+    """Events emitted; by a stubborn step after its interruption."""
     fails: int = 0
     """How often it fails, over all tries, before it succeeds."""
     tries: int = 1
@@ -80,7 +80,7 @@ class Planner:
             case Deed.FLAKY:
                 return replace(act, fails=rng.randint(1, 3), tries=rng.randint(2, 4))
             case Deed.STUBBORN:
-                return replace(act, ms=rng.choice((50, 300, 1_500)))
+                return replace(act, ms=rng.choice((50, 300, 1_500)), words=rng.choice((0, 2)))
             case Deed.SPEND:
                 return replace(act, units=rng.randint(1, 4))
             case Deed.EMIT:
@@ -106,7 +106,8 @@ class Planner:
         allowed = [d for d in self._deeds if d in _parts_of(act, depth)]
         acts = [self._act(f"{act.label}.{i}", allowed or [Deed.STEP], depth + 1) for i in range(rng.randint(1, 3))]
         if act.deed is Deed.GATHER:
-            return replace(act, acts=acts, awaits=rng.random() < 0.5)
+            is_lenient = rng.random() < 0.5  # else its first failure ends the run, for the others may be left half done
+            return replace(act, acts=acts, awaits=is_lenient, bears=is_lenient)
         return replace(act, acts=acts, words=rng.choice((0, 2)), fails=rng.choice((0, 0, 1)), tries=2)
 
 
@@ -201,10 +202,10 @@ class Player:
 
     def _body(self, run: Run, act: Act) -> Callable[[str], Coroutine[object, object, str]]:
         async def body(label: str) -> str:
-            await self._talk(run, act)
             if act.deed is Deed.STUBBORN:
                 await _dawdle(act.ms)
-            elif act.ms:
+            await self._talk(run, act)
+            if act.ms and act.deed is not Deed.STUBBORN:
                 await asyncio.sleep(act.ms / 1000)
             await self._play(run, act.acts)
             self._failures[run.id, label] += 1

@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from quiesce.domain.errors import QuiesceError, StoreError
-from quiesce.domain.instant import Instant
 from quiesce.testing.sim.clients import Client, Reader, Scene, befall, decide_unknowns
 from quiesce.testing.sim.config import Config
 from quiesce.testing.sim.hosts import Host, Life, NoAnswer
@@ -47,12 +46,13 @@ class Report:
     marks: Counter[str] = field(default_factory=Counter)
 
 
-def simulate(seed: int, *, say: Callable[[str], None] | None = None) -> Report:
+def simulate(seed: int, *, config: Config | None = None, say: Callable[[str], None] | None = None) -> Report:
     """Run the world of a seed. Raises `Broken`, or what the loop raises (`SimDeadlock`, `SimEndless`).
 
-    `say` is handed a line for everything that happens, with its instant in milliseconds.
+    `config` takes the place of what the seed would draw. `say` is handed a line for everything that happens, with its
+    instant in milliseconds.
     """
-    config = Config.draw(seed)
+    config = config or Config.draw(seed)
     world = _World(config, say)
     with _listening(world.hear):
         run = run_sim(seed, world.main)
@@ -221,8 +221,3 @@ def _listening(hear: Callable[[logging.LogRecord], None]) -> Iterator[None]:
         for log, handlers, propagate, level in before:
             log.handlers, log.propagate = handlers, propagate
             log.setLevel(level)
-
-
-def now_of(clock: SimClock) -> Instant:
-    """Return the instant of a simulated clock."""
-    return clock.now()
