@@ -74,24 +74,35 @@ async def test_a_run_that_was_claimed_before_its_cancel_is_not_called_never_star
 # -- cancel ‖ completion ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.req("G-36", "RR-28")
-async def test_a_cancel_that_is_first_wins_over_a_completion_on_its_way(cluster: Cluster) -> None:
-    greeted: Counter[str] = Counter()
-    agent = greets(greeted)
+@pytest.mark.req("G-36", "RR-28", "RR-29")
+@pytest.mark.parametrize("end", ["completion", "failure"])
+async def test_a_cancel_that_is_first_wins_over_a_completion_on_its_way(cluster: Cluster, end: str) -> None:
+    async def greet() -> str:
+        return "hello"
+
+    async def greeter(run: Run) -> str:
+        if end == "failure":
+            raise ValueError("broken")
+        return await run.step(greet)
+
+    agent = declare_agent(greeter)
     host = cluster.host(agent, crash_at="end.before")
     pause = Pause(host)
     await host.start()
     run_id = await cluster.submit(agent)
     await pause.arrival()
+    fence = (await cluster.run(run_id)).fence
     admission = await cancel(cluster, run_id)
     assert (admission.verdict, admission.receipt) == (CancelVerdict.ACCEPTED, None)
+    settling = await cluster.run(run_id)
+    assert (settling.fence, settling.drain_fence) == (fence + 1, fence)
     pause.resume()
     receipt = await proven(cluster, run_id)
     assert (receipt.status, receipt.reason) == (RunStatus.CANCELLED, Reason.USER_CANCEL)
     assert (receipt.checkpoint_id, await cluster.service.result(run_id)) == (None, None)
     assert (receipt.cleanup_completed, receipt.escalated) == (True, False)
-    journal = await cluster.journal(run_id)
-    assert parse(journal["1"].result or b"") == "hello"
+    results = [parse(o.result or b"") for o in (await cluster.journal(run_id)).values()]
+    assert results == (["hello"] if end == "completion" else [])
 
 
 @pytest.mark.req("G-36", "RR-28", "RR-31")
@@ -224,6 +235,29 @@ async def test_a_result_beside_a_cancel_is_a_step_evidence_or_too_late_by_its_or
     else:
         assert (operation.status, receipt.unresolved) == (OperationStatus.COMMITTED, ())
         assert parse(operation.result or b"") == "acted"
+
+
+@pytest.mark.req("TR-32", "C22", "ST-04")
+async def test_rows_whose_writer_is_interrupted_go_with_the_next_write(cluster: Cluster) -> None:
+    async def keeps(run: Run) -> str:
+        await run.checkpoint(1)
+        host.line.hold()
+        saving = asyncio.ensure_future(run.checkpoint(2))
+        for _ in range(5):
+            await asyncio.sleep(0)  # on its way to the store by now
+        saving.cancel()
+        await asyncio.wait({saving})
+        host.line.release()
+        await run.checkpoint(3)
+        return "kept"
+
+    agent = declare_agent(keeps)
+    host = await cluster.start(agent)
+    run_id = await cluster.submit(agent)
+    assert await cluster.result(run_id) == "kept"
+    await proven(cluster, run_id)
+    checkpoints = await cluster.store.read(lambda tx: tx.checkpoints.of_run(run_id))
+    assert [parse(c.state) for c in checkpoints[:-1]] == [1, 2, 3]
 
 
 async def _has_evidence(cluster: Cluster, run_id: RunId) -> bool:

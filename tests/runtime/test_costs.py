@@ -50,7 +50,7 @@ async def waiting(run: Run) -> None:
 
 
 async def until_idle(q: Quiesce) -> None:
-    """Wait until the worker looks for nothing any more: on SQLite its look for work would share a commit with the test's."""
+    """Wait until everything is counted and the worker looks for nothing any more: its look could share a commit."""
     seen = -1
     while seen != (seen := q.env.store.counters.transactions + q.env.store.counters.reads):
         await asyncio.sleep(0.1)
@@ -83,6 +83,7 @@ async def test_a_run_costs_exactly_these_commits(url: str, subject: object, coun
         await until_idle(q)
         before = q.env.store.counters.commits
         await (await q.start(subject, count)).receipt()
+        await until_idle(q)
         assert q.env.store.counters.commits - before == commits
 
 
@@ -96,4 +97,5 @@ async def test_cancelling_a_waiting_run_costs_four_commits_one_for_each_of_c_f_p
         await until_idle(q)
         before = q.env.store.counters.commits
         await handle.cancel()
+        await until_idle(q)
         assert q.env.store.counters.commits - before == 4

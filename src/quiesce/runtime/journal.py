@@ -53,6 +53,17 @@ class Buffer:
         """Whether anything waits."""
         return bool(self.operations or self.events or self.checkpoints or self.artifacts or self.consumed or self.reserve_seq)
 
+    def followed_by(self, later: Buffer) -> Buffer:
+        """Return these rows with later ones behind them."""
+        return Buffer(
+            operations={**self.operations, **later.operations},
+            events=[*self.events, *later.events],
+            checkpoints=[*self.checkpoints, *later.checkpoints],
+            artifacts=[*self.artifacts, *later.artifacts],
+            consumed=[*self.consumed, *later.consumed],
+            reserve_seq=self.reserve_seq if later.reserve_seq is None else later.reserve_seq,
+        )
+
 
 class Journal:
     """Reads the past of a run and writes its present, under one fence."""
@@ -215,7 +226,12 @@ class Journal:
             if not self._buffer:
                 return  # the write before this one carried it
             buffer, self._buffer = self._buffer, Buffer()
-            await self._hand_in(buffer)
+            try:
+                await self._hand_in(buffer)
+            except asyncio.CancelledError:  # whoever waited is gone; the rows are not, and may be handed in twice
+                self._buffer = buffer.followed_by(self._buffer)
+                self.push()
+                raise
 
     @property
     def is_writing(self) -> bool:
@@ -245,9 +261,7 @@ class Journal:
     async def _hand_in_apart(self, buffer: Buffer) -> None:
         """Not all that these rows reserve fits: store those that reserve nothing, then each of the others that fits."""
         asking = {p: o for p, o in buffer.operations.items() if self._moves_budget(o)}
-        for position in asking:
-            del buffer.operations[position]
-        await self._hand_in(buffer)
+        await self._hand_in(replace(buffer, operations={p: o for p, o in buffer.operations.items() if p not in asking}))
         if len(asking) == 1:
             self._refused |= asking.keys()
             return
