@@ -120,12 +120,3 @@ def tool_state(statuses: list[tuple[bool, str]]) -> ToolState:
     if any(status in ("sealed", "dispatched") for _, status in statuses):
         return ToolState.SEALED
     return ToolState.IDLE
-
-
-class Comparison(StrEnum):
-    """How durable state and visible stream of a run compare (TR-15)."""
-
-    EQUAL = "equal"
-    VISIBLE_AHEAD = "visible_ahead"
-    DURABLE_AHEAD = "durable_ahead"
-    DIVERGED = "diverged"
