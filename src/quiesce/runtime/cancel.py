@@ -17,11 +17,11 @@ from quiesce.domain.ids import OccurrenceId, RunId
 from quiesce.domain.instant import Instant
 from quiesce.domain.runs import Run, RunStatus
 from quiesce.domain.terminal import TerminalReceipt
+from quiesce.domain.texts import check_text
 from quiesce.ports.notifier import run_topic, worker_topic
 from quiesce.ports.store import Transaction
 from quiesce.runtime.environment import Environment
 from quiesce.runtime.settlement import accept_end_tx, descendants, settle_deadline
-from quiesce.runtime.submission import check_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from quiesce.domain.ids import Position, RunId, ThreadId
 from quiesce.domain.instant import Instant
 from quiesce.domain.operations import RetryPolicy
 from quiesce.domain.streams import Draft
+from quiesce.domain.texts import check_text
 from quiesce.runtime import scopes
 from quiesce.runtime.attempt import Attempt
 from quiesce.runtime.calls import perform_call
@@ -25,7 +26,6 @@ from quiesce.runtime.codec import encode
 from quiesce.runtime.points import perform_checkpoint, perform_save_artifact, perform_sleep
 from quiesce.runtime.registry import Agent, Tool
 from quiesce.runtime.steps import StepOptions, perform_step
-from quiesce.runtime.submission import check_text
 
 T = TypeVar("T")
 

@@ -17,6 +17,7 @@ from quiesce.domain.evidence import Evidence
 from quiesce.domain.ids import RunId, ThreadId
 from quiesce.domain.runs import Run, RunStatus
 from quiesce.domain.terminal import TerminalReceipt
+from quiesce.domain.texts import check_text
 from quiesce.ports.notifier import run_topic
 from quiesce.ports.store import Transaction
 from quiesce.runtime.cancel import CancelAdmission, CancelRequest, cancel_tx
@@ -26,7 +27,7 @@ from quiesce.runtime.inspection import Inspection, inspect_tx
 from quiesce.runtime.readers import Frame, read_stream
 from quiesce.runtime.reconciliation import Decision, decide
 from quiesce.runtime.settlement import settle_abandoned
-from quiesce.runtime.submission import Submission, check_text, submit_tx
+from quiesce.runtime.submission import Submission, submit_tx
 from quiesce.runtime.transacting import persist
 
 E = TypeVar("E", CancelMode, CancelScope)

@@ -19,6 +19,7 @@ from quiesce.domain.limits import Limits
 from quiesce.domain.resume import Policy
 from quiesce.domain.runs import Durability, Run, RunStatus, Thread
 from quiesce.domain.streams import Visibility
+from quiesce.domain.texts import check_text
 from quiesce.ports.notifier import WORK
 from quiesce.ports.store import Transaction
 from quiesce.runtime.settlement import policy_now
@@ -77,16 +78,6 @@ class Submission:
             raise InvalidInput(field="timeout_ms", value=self.timeout_ms, rule="cannot go with deadline_at")
         if self.timeout_ms is not None and not 0 < self.timeout_ms <= TIMEOUT_MS_MAX:
             raise InvalidInput(field="timeout_ms", value=self.timeout_ms, rule=f"must be 1 to {TIMEOUT_MS_MAX}")
-
-
-def check_text(field: str, value: str | None, chars_max: int, *, allow_empty: bool = False) -> None:
-    """Raise `InvalidInput` unless `value` is None or storable text of at most `chars_max` characters."""
-    if value is None:
-        return
-    if len(value) > chars_max or (not value and not allow_empty):
-        raise InvalidInput(field=field, value=value, rule=f"must be 1 to {chars_max} characters")
-    if "\0" in value or any("\ud800" <= c <= "\udfff" for c in value):
-        raise InvalidInput(field=field, value=value, rule="must hold no NUL character and no lone surrogate")
 
 
 def submit_tx(tx: Transaction, wanted: Submission, *, run_id: RunId, thread_id: ThreadId, parent: Run | None = None) -> Run:
