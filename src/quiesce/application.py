@@ -20,23 +20,34 @@ from typing import NoReturn, Self, TypeVar, overload
 from quiesce.bootstrap import make_environment
 from quiesce.domain.boundary import CancelMode, CancelScope
 from quiesce.domain.budgets import Amounts, Budget
-from quiesce.domain.canonical import canonical
+from quiesce.domain.canonical import Json, canonical
+from quiesce.domain.commands import Intent, IntentId
 from quiesce.domain.errors import InvalidInput, NotThereYet, required
 from quiesce.domain.ids import RunId, ThreadId
 from quiesce.domain.instant import Instant
+from quiesce.domain.interactions import Interaction
+from quiesce.domain.mailbox import MailboxEntry
 from quiesce.domain.operations import RetryPolicy
 from quiesce.domain.runs import Durability, Run, RunStatus
+from quiesce.domain.schedules import Definition, Missed, Timing
 from quiesce.domain.streams import Visibility
 from quiesce.domain.terminal import TerminalReceipt
 from quiesce.runtime.codec import annotations_of, decode, encode
+from quiesce.runtime.commands import CommandRequest, Staged
+from quiesce.runtime.correction_owner import owners_of_runs
+from quiesce.runtime.deliverer import Deliverer
 from quiesce.runtime.environment import Environment, Settings
+from quiesce.runtime.owners import Owner
+from quiesce.runtime.queue import Entry, QueueService
 from quiesce.runtime.readers import Frame
 from quiesce.runtime.registry import Agent, Function, Isolation, Registry, Tool, declare_agent, declare_tool
+from quiesce.runtime.schedules import ScheduleOwner
+from quiesce.runtime.scheduling import ScheduleService, ScheduleView
 from quiesce.runtime.service import Caller, ControlService
 from quiesce.runtime.submission import Submission
 from quiesce.runtime.worker import RunWorker
 
-Mode = TypeVar("Mode", Durability, Visibility)
+Mode = TypeVar("Mode", Durability, Visibility, Missed)
 
 
 class RunHandle:
@@ -79,6 +90,18 @@ class RunHandle:
         await self._service.cancel(self.id, reason=reason, mode=mode, scope=scope, grace_ms=grace_ms)
         return await self._service.wait(self.id, timeout_ms=timeout_ms)
 
+    async def wake(self, name: str, value: Json = None, *, key: str | None = None) -> MailboxEntry:
+        """Wake the run if it waits, or once it waits, for `name`. Raises `RunEnded` that names the receipt."""
+        return await self._service.wake(self.id, name, value, key=key)
+
+    async def correct(self, text: str, *, key: str | None = None) -> MailboxEntry:
+        """Give the running agent a person's words, for its next safe boundary. Raises `RunEnded` that names the receipt."""
+        return await self._service.correct(self.id, text, key=key)
+
+    async def mailbox(self) -> list[MailboxEntry]:
+        """Return what reached the run from outside, and what became of each."""
+        return await self._service.mailbox(self.id)
+
     def stream(self, *, after: int = 0) -> AsyncIterator[Frame]:
         """Read the run's stream from a number on; ends with `StreamEnd`."""
         return self._service.stream(self.id, after=after)
@@ -94,6 +117,7 @@ class Quiesce:
         artifacts: Path | str | None = None,
         settings: Settings | None = None,
         agents: Iterable[Agent] = (),
+        owners: Iterable[Owner] = (),
         worker: bool = True,
         name: str = "embedded",
         caller: Caller | None = None,
@@ -106,6 +130,8 @@ class Quiesce:
         self._caller = caller or Caller()
         self._env: Environment | None = None
         self._worker: RunWorker | None = None
+        self._deliverer: Deliverer | None = None
+        self._owners = list(owners)
         self.registry = Registry(agents)
 
     # -- declarations --------------------------------------------------------------------------------------------------
@@ -127,20 +153,36 @@ class Quiesce:
         """Declare a tool with its effect policy; the same as `quiesce.tool`."""
         return tool(effect=effect, probe=probe, retry=retry, isolation=isolation, timeout_ms=timeout_ms, cost=cost)
 
+    def owner(self, owner: Owner) -> Owner:
+        """Add an owner to whom this process delivers commands. Before `open`."""
+        if self._env is not None:
+            raise InvalidInput(field="owner", value=owner.name, rule="must be added before `open`")
+        self._owners.append(owner)
+        return owner
+
     # -- life ----------------------------------------------------------------------------------------------------------
 
     async def open(self) -> Self:
-        """Open the store and, unless `worker=False`, begin to advance runs."""
+        """Open the store and, unless `worker=False`, begin to advance runs and to deliver commands."""
         self._env = await make_environment(self._url, artifacts=self._artifacts, settings=self._settings)
         if self._with_worker:
             self._worker = RunWorker(self._env, self.registry, name=self._name)
             await self._worker.start()
+            owners = [*owners_of_runs(self._env), ScheduleOwner(self._env), *self._owners]
+            self._deliverer = Deliverer(self._env, owners, name=self._name)
+            await self._deliverer.start()
         return self
 
-    async def close(self) -> None:
-        """Hand back what is under way and close the store. Idempotent."""
+    async def close(self, *, end_runs: bool = False) -> None:
+        """Hand back what is under way and close the store. Idempotent.
+
+        With `end_runs` what is under way here is ended instead (`worker_shutdown`): no other process is to take it over.
+        """
+        if self._deliverer is not None:
+            await self._deliverer.close()
+            self._deliverer = None
         if self._worker is not None:
-            await self._worker.close()
+            await self._worker.close(end_runs=end_runs)
             self._worker = None
         if self._env is not None:
             await self._env.store.close()
@@ -164,7 +206,7 @@ class Quiesce:
     @property
     def service(self) -> ControlService:
         """Commands and questions about all runs of the caller's tenant."""
-        return ControlService(self.env, self._caller)
+        return ControlService(self.env, self._caller, self.registry)
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
@@ -201,6 +243,81 @@ class Quiesce:
             visibility=_member(Visibility, "visibility", visibility),
         )
         return RunHandle(self.service, await self.service.submit(wanted), agent)
+
+    async def schedule(
+        self,
+        name: str,
+        agent: Agent,
+        *args: object,
+        cron: str | None = None,
+        timezone: str = "UTC",
+        at: Instant | None = None,
+        missed: Missed | str = Missed.ONE,
+        catchup_max: int = 100,
+        thread: str | None = None,
+        timeout_ms: int | None = None,
+        budget: Amounts | None = None,
+        bindings: Mapping[str, str] | None = None,
+    ) -> ScheduleView:
+        """Define a schedule of this name: runs of `agent` by a cron expression in a time zone, or once at an instant.
+
+        Durable before this returns. The same content again changes nothing, so a process may say it each time it starts; other
+        content changes the schedule. `missed`: what to do about times that passed while no worker was there, see
+        `docs/schedules.md`. `budget` and `timeout_ms`: of each run. Raises `InvalidInput`.
+        """
+        self.registry.add(agent)
+        definition = Definition(
+            agent=agent.name,
+            input=encode({"args": args, "kwargs": {}}, field="input", limits=self.env.limits),
+            timing=Timing(cron=cron, timezone=timezone, at=at),
+            bindings=canonical({**agent.bindings, **(bindings or {})}, field="bindings"),
+            thread_id=None if thread is None else ThreadId(thread),
+            budget=dict(budget or {}),
+            timeout_ms=timeout_ms,
+            missed=_member(Missed, "missed", missed),
+            catchup_max=catchup_max,
+        )
+        view, _ = await self.schedules.define(name, definition)
+        return view
+
+    @property
+    def schedules(self) -> ScheduleService:
+        """Pause, resume, delete and list schedules, and look at what they fired."""
+        return ScheduleService(self.env, self._caller)
+
+    async def stage(self, wanted: CommandRequest) -> Staged:
+        """Stage a command to an owner in a transaction of its own; durable before this returns. See `docs/control-channel.md`.
+
+        The same producer key with the same content gives the same intent. Raises `InvalidInput`, `IdempotencyConflict` or
+        `CapacityExhausted`; nothing is stored then. To stage beside rows of your own, see `quiesce.staging`.
+        """
+        return await self.service.stage(wanted)
+
+    async def settled(self, staged: Staged, *, timeout_ms: float | None = None) -> Entry:
+        """Wait until a staged command's delivery has ended: with its owner's receipt, or closed without having begun.
+
+        Raises `SettlementPending` when `timeout_ms` passes first: then its effect may still come.
+        """
+        return await QueueService(self.env, self._caller).settled(staged.intent.id, timeout_ms=timeout_ms)
+
+    async def withdraw(self, intent_id: IntentId) -> Intent:
+        """Take back a command that was not relayed yet. Raises `NotFound`, or `Refused` for one that was relayed or expired."""
+        return await self.service.withdraw(intent_id)
+
+    async def inbox(self, *, after: str | None = None, limit: int | None = None) -> list[Interaction]:
+        """Return what the runs of all threads ask of people, oldest first."""
+        return await self.service.questions(after=after, limit=limit)
+
+    async def answer(
+        self, interaction_id: str, value: object, *, actor: str | None = None, key: str | None = None, digest: str | None = None
+    ) -> Interaction:
+        """Answer a question and let its run go on. Exactly one answer counts: a later one gets `AlreadyAnswered`.
+
+        `key`: the same key and value may be sent again and give the same. `digest`: of the question that the person has read;
+        another question's is refused. Raises `NotFound`, `QuestionExpired`, `QuestionRevoked`, or `InvalidInput` for a value
+        that does not fit the question's schema; nothing is stored then.
+        """
+        return await self.service.answer(interaction_id, value, actor=actor, key=key, digest=digest)
 
     async def continue_thread(self, thread: str, message: object, **choice: object) -> NoReturn:
         """Go on with a thread whose last run left a gap, by a recorded choice. Not there yet: raises `NotThereYet`."""

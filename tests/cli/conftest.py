@@ -23,6 +23,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shell, Done]:
 
 
 USER_CODE = """
+import asyncio
 import os
 import quiesce
 
@@ -36,6 +37,16 @@ async def doubler(run: quiesce.Run, number: int) -> int:
     return await run.call(double, number)
 
 @quiesce.agent
+async def talker(run: quiesce.Run) -> str:
+    for number in range(1, 61):
+        await run.emit(f"word {number}\\n")
+        if number % 10 == 0:
+            await run.checkpoint({"written": number})
+        while number == 30 and os.path.exists("hold"):
+            await asyncio.sleep(0.01)
+    return "said"
+
+@quiesce.agent
 async def failing(run: quiesce.Run) -> None:
     raise ValueError("on purpose")
 """
@@ -46,3 +57,11 @@ def user_code(shell: Shell) -> Shell:
     """A shell whose directory holds a module `mine` with agents of a user's own."""
     (shell.directory / "mine.py").write_text(USER_CODE)
     return shell
+
+
+@pytest.fixture
+def hold(user_code: Shell) -> Path:
+    """A file: while it is there, `mine:talker` says half of what it has to say and does not go on."""
+    held = user_code.directory / "hold"
+    held.touch()
+    return held

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from quiesce.bootstrap import make_environment
 from quiesce.cases import registry
@@ -17,11 +19,24 @@ from quiesce.domain.streams import StreamEvent
 from quiesce.domain.terminal import TerminalReceipt
 from quiesce.runtime.bundle import Bundle, gather_tx
 from quiesce.runtime.codec import encode
+from quiesce.runtime.context import Run as AgentRun
 from quiesce.runtime.environment import Environment
-from quiesce.runtime.registry import Registry
+from quiesce.runtime.registry import Registry, declare_agent
 from quiesce.runtime.service import ControlService
 from quiesce.runtime.submission import Submission
 from quiesce.runtime.worker import RunWorker
+
+PATIENCE_MS: Final = 100_000
+SAID: Final = 12
+
+
+async def halting(run: AgentRun) -> None:
+    """Say twelve words, keep what was said after each fifth, and wait to be stopped: two words are seen and not kept."""
+    for number in range(1, SAID + 1):
+        await run.emit(f"word {number} ")
+        if number % 5 == 0:
+            await run.checkpoint({"written": number})
+    await asyncio.Event().wait()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +56,19 @@ class Theatre:
         """Submit a run of a case."""
         return await self.service.submit(self._wanted(case, given))
 
+    async def stop_halting(self) -> TerminalReceipt:
+        """Cancel a run of `halting` once all that it says has been seen, and wait for its receipt."""
+        return await self.play_until(SAID, halting.__name__)
+
     async def play(self, case: str, **given: object) -> TerminalReceipt:
         """Submit a run and wait for its receipt."""
         run = await self.submit(case, **given)
-        return await self.service.wait(run.id, timeout_ms=30_000)
+        return await self.service.wait(run.id, timeout_ms=PATIENCE_MS)
 
     async def play_in(self, thread: str, case: str) -> TerminalReceipt:
         """The same as the next run of a thread."""
         run = await self.service.submit(replace(self._wanted(case, {}), thread_id=ThreadId(thread)))
-        return await self.service.wait(run.id, timeout_ms=30_000)
+        return await self.service.wait(run.id, timeout_ms=PATIENCE_MS)
 
     def _wanted(self, case: str, given: Mapping[str, object]) -> Submission:
         bindings = canonical(dict(self.known.get(case).bindings))
@@ -62,7 +81,7 @@ class Theatre:
             if isinstance(frame, StreamEvent) and frame.seq >= seq:
                 break
         await self.service.cancel(run.id, reason="seen enough")
-        return await self.service.wait(run.id, timeout_ms=30_000)
+        return await self.service.wait(run.id, timeout_ms=PATIENCE_MS)
 
     async def bundle(self, run_id: RunId) -> Bundle:
         """Gather a run's evidence."""
@@ -78,6 +97,7 @@ async def theatre(directory: Path) -> AsyncIterator[Theatre]:
     """Open one, and close it at the end of the block."""
     env = await make_environment("memory://", artifacts=directory)
     known = registry(Destination(directory, Hold()))
+    known.add(declare_agent(halting, bindings={"model": "none"}))
     worker = RunWorker(env, known)
     await worker.start()
     try:

@@ -63,7 +63,7 @@ def test_a_cancel_after_the_step_leaves_no_gap(shell: Shell) -> None:
     with shell.begin("start", "--case", "slow-stream", "--input", ENDLESS) as started:
         run_id = first_line(started.read_until("\n", on_stderr=True))
         until(lambda: shell.run("inspect", run_id, "--json").json()["stream"]["stored_seq"] > 0)
-        receipt = shell.run("cancel", run_id, "--mode", "after_step", "--grace", "30000", "--json").json()["receipt"]
+        receipt = shell.run("cancel", run_id, "--mode", "after_step", "--grace", "100000", "--json").json()["receipt"]
         started.end()
     assert (receipt["gap"]["kind"], receipt["terminal_durability"], receipt["resume_policy"]) == ("none", "durable", "allow")
     assert receipt["covered_seq"] == receipt["last_stream_seq_emitted"] > 0
@@ -71,7 +71,7 @@ def test_a_cancel_after_the_step_leaves_no_gap(shell: Shell) -> None:
 
 @pytest.mark.req("RR-30")
 def test_a_cancel_reaches_children_unless_the_scope_says_otherwise(shell: Shell) -> None:
-    with shell.begin("start", "--case", "family", "--input", '{"ticks": 5000, "delay_ms": 5}') as started:
+    with shell.begin("start", "--case", "family", "--input", '{"ticks": 10000, "delay_ms": 50}') as started:
         run_id = first_line(started.read_until("\n", on_stderr=True))
         until(lambda: len(shell.run("inspect", run_id, "--json").json()["children"]) == 3)
         cancelled = shell.run("cancel", run_id, "--json").json()
@@ -89,7 +89,7 @@ def test_a_late_answer_of_a_model_dispatches_nothing_and_is_kept_without_force(s
         run_id = first_line(started.read_until("\n", on_stderr=True))
         log = shell.session / "artifacts" / "model.log"
         until(log.exists)
-        with shell.begin("cancel", run_id, "--grace", "20000", "--json") as cancelling:
+        with shell.begin("cancel", run_id, "--grace", "100000", "--json") as cancelling:
             until(lambda: shell.run("explain", run_id, "--json").json()["status"] == "settling")
             hold.unlink()
             assert cancelling.end().code == 0
@@ -103,7 +103,7 @@ def test_a_late_answer_of_a_model_dispatches_nothing_and_is_kept_without_force(s
 
 @pytest.mark.req("RR-35", "RR-36")
 def test_a_cancelled_run_still_shows_what_it_had_done(shell: Shell) -> None:
-    with shell.begin("start", "--case", "family", "--input", '{"ticks": 5000, "delay_ms": 5}') as started:
+    with shell.begin("start", "--case", "family", "--input", '{"ticks": 10000, "delay_ms": 50}') as started:
         run_id = first_line(started.read_until("\n", on_stderr=True))
         log = shell.session / "artifacts" / "effects.log"
         until(log.exists)

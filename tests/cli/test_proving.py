@@ -27,7 +27,7 @@ async def _documents(directory: Path) -> dict[str, Document]:
     async with theatre(directory) as played:
         receipts = {
             "completed": await played.play("durable-report"),
-            "cancelled": await played.play_until(12, "slow-stream", tokens=5000, delay_ms=2, every=5),
+            "cancelled": await played.stop_halting(),
             "unknown": await played.play_until(1, "process-tool", block_ms=60_000),
             "family": await played.play("family", ticks=1, delay_ms=0),
         }

@@ -109,10 +109,10 @@ def test_a_detached_run_waits_for_somebody_and_only_that_run_is_resumed(shell: S
 
 @pytest.mark.req("RR-15", "RR-23", "ST-01")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_leaving_hands_the_run_back_and_resume_goes_on_with_it(shell: Shell, number: signal.Signals) -> None:
-    given = '{"tokens": 60, "delay_ms": 20, "every": 10}'
-    run_id = shell.run("start", "--case", "slow-stream", "--input", given, "--detach", "--json").json()["run_id"]
-    with shell.begin("watch", run_id, "--json") as watching, shell.begin("resume", run_id) as advancing:
+def test_leaving_hands_the_run_back_and_resume_goes_on_with_it(user_code: Shell, hold: Path, number: signal.Signals) -> None:
+    shell = user_code
+    run_id = shell.run("start", "mine:talker", "--detach", "--json").json()["run_id"]
+    with shell.begin("watch", run_id, "--json") as watching, shell.begin("resume", run_id, "mine:talker") as advancing:
         watching.read_until('"seq": 5,')
         advancing.send(number)
         left = advancing.end()
@@ -120,7 +120,8 @@ def test_leaving_hands_the_run_back_and_resume_goes_on_with_it(shell: Shell, num
         assert f"quiesce resume {run_id}" in left.out
         seen = shell.run("inspect", run_id, "--json").json()
         assert (seen["status"], seen["receipt"], seen["attempts"][-1]["end"]) == ("pending", None, "released")
-        resumed = shell.run("resume", run_id, "--json").json()
+        hold.unlink()
+        resumed = shell.run("resume", run_id, "mine:talker", "--json").json()
         assert (resumed["run_id"], resumed["status"], resumed["receipt"]["attempt"]) == (run_id, "completed", 2)
         watched = watching.end()
     assert watched.code == 0
@@ -163,9 +164,10 @@ def test_words_are_shown_as_they_come_where_somebody_sits(shell: Shell) -> None:
 
 def test_interrupting_a_reader_ends_the_reader_only(shell: Shell) -> None:
     run_id = shell.run("start", "--case", "sleeper", "--detach", "--json").json()["run_id"]
-    with shell.begin("watch", run_id) as watching, shell.begin("resume", run_id):
+    with shell.begin("watch", run_id) as watching, shell.begin("resume", run_id) as advancing:
         watching.read_until("good night")
         watching.send(signal.SIGINT)
         left = watching.end()
+        assert advancing.end().code == 5
     assert (left.code, left.err) == (130, "interrupted\n")
     assert shell.run("explain", run_id, "--json").json()["status"] == "waiting"

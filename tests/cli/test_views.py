@@ -30,7 +30,7 @@ RUN = RunId("01a22ec6-0000-7000-8000-000000000000")
 async def test_d_v_and_t_stand_on_one_line(tmp_path: Path) -> None:
     async with theatre(tmp_path) as played:
         completed = await played.play("slow-stream", tokens=7, delay_ms=0)
-        cancelled = await played.play_until(12, "slow-stream", tokens=5000, delay_ms=2, every=5)
+        cancelled = await played.stop_halting()
     assert re.fullmatch(r"─+●D○V 7──┤T completed", frontier_line(completed).plain)
     frontier = cancelled.frontier
     expected = rf"─+●D {frontier.covered_seq}─+○V {frontier.emitted_seq}──┤T cancelled"
@@ -45,7 +45,7 @@ async def test_d_v_and_t_stand_on_one_line(tmp_path: Path) -> None:
 @pytest.mark.req("TR-48")
 async def test_the_five_answers_are_there_at_80_columns_without_colour(tmp_path: Path) -> None:
     async with theatre(tmp_path) as played:
-        receipt = await played.play_until(12, "slow-stream", tokens=5000, delay_ms=2, every=5)
+        receipt = await played.stop_halting()
     out = io.StringIO()
     show_receipt(Console(file=out, width=80, no_color=True, highlight=False, markup=False), receipt)
     for answer in ("stopped here", "became durable", "seen beyond it", "why", "may follow"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -10,17 +11,18 @@ from tests.cli.shell import SHORT_LEASE, Shell, until
 
 
 @pytest.mark.req("C67")
-def test_a_worker_drains_on_sigterm_and_another_one_goes_on(shell: Shell) -> None:
-    given = '{"tokens": 60, "delay_ms": 20, "every": 10}'
-    run_id = shell.run("start", "--case", "slow-stream", "--input", given, "--detach", "--json").json()["run_id"]
+def test_a_worker_drains_on_sigterm_and_another_one_goes_on(user_code: Shell, hold: Path) -> None:
+    shell = user_code
+    run_id = shell.run("start", "mine:talker", "--detach", "--json").json()["run_id"]
     with shell.begin("watch", run_id, "--json") as watching:
-        with shell.begin("worker", "--case", "slow-stream", "--name", "first") as first:
+        with shell.begin("worker", "mine", "--name", "first") as first:
             watching.read_until('"seq": 5,')
             first.send(signal.SIGTERM)
             drained = first.end()
         assert drained.code == 0
         assert "handed back" in drained.err
-        with shell.begin("worker", "--name", "second") as second:
+        hold.unlink()
+        with shell.begin("worker", "mine", "--name", "second") as second:
             watched = watching.end()
             second.send(signal.SIGINT)
             assert second.end().code == 0

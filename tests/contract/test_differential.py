@@ -1,22 +1,12 @@
-"""The other stores against the oracle: the same calls in any order give the same answers and the same content.
-
-The contracts ask for each promise by itself; this looks for sequences that nobody thought of. Records are made once and
-handed to both stores; ids and instants ascend, so a difference found is shrunk to a few lines that can be replayed.
-"""
+"""Runs and all that belongs to them, on the other stores as on the oracle."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import TypeVar
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from quiesce.bootstrap import open_store
 from quiesce.domain.boundary import Reason
 from quiesce.domain.canonical import canonical
 from quiesce.domain.evidence import OutboxMessage
@@ -27,13 +17,11 @@ from quiesce.domain.runs import Run, RunStatus, Thread, Wait, WaitKind
 from quiesce.domain.streams import Draft, EventKind
 from quiesce.domain.workers import AttemptEnd, Worker
 from quiesce.domain.writes import RunWrite
-from quiesce.ports.store import Store, Transaction
-from quiesce.stores.memory import MemoryStore
-from quiesce.testing.clock import ManualClock
-from quiesce.testing.conformance import StoreUnderTest, everything_of
+from quiesce.ports.store import Transaction
+from quiesce.testing.conformance import everything_of
 from quiesce.testing.samples import AGENT, TENANT, Samples
+from tests.contract.differential import SideBySide, Url, compare, postgres_url, sqlite_url
 
-T = TypeVar("T")
 numbers = st.integers(0, 5)
 moments = st.integers(-1, 3).map(lambda n: 100 * n)
 """Milliseconds from now, coarse, so that one instant is often exactly another."""
@@ -42,13 +30,11 @@ KINDS = ("events", "checkpoint", "artifact", "consumed", "reserve")
 amounts = st.dictionaries(st.sampled_from(["calls", "tokens"]), st.integers(0, 3), max_size=2)
 
 
-class Differential(RuleBasedStateMachine):
-    """Does the same to an oracle and to another store."""
+class Differential(SideBySide):
+    """Runs and what belongs to them."""
 
-    def __init__(self, url: Callable[[Path], str]) -> None:
-        super().__init__()
-        self.url = url
-        self.directory = tempfile.TemporaryDirectory()
+    def __init__(self, url: Url) -> None:
+        super().__init__(url)
         self.make = Samples()
         self.runs: list[Run] = []
         self.workers: list[Worker] = []
@@ -56,30 +42,11 @@ class Differential(RuleBasedStateMachine):
 
     @initialize()
     def open(self) -> None:
-        url = self.url(Path(self.directory.name))
-
-        async def oracle(clock: ManualClock) -> Store:
-            return MemoryStore(clock)
-
-        async def other(clock: ManualClock) -> Store:
-            return open_store(url, clock=clock)
-
-        self.stores = [StoreUnderTest(oracle).__enter__(), StoreUnderTest(other).__enter__()]
+        self.open_stores()
         self.start_worker(lease_ms=1000)
         self.submit(limits={"calls": 3}, parent=None, deadline=None)
         self.submit(limits=None, parent=0, deadline=100)
         self.claim(number=0, limit=2)
-
-    def teardown(self) -> None:
-        for store in self.stores:
-            store.__exit__(None, None, None)
-        self.directory.cleanup()
-
-    def both(self, fn: Callable[[Transaction], T]) -> T:
-        """Decide the same on both stores; the answers are equal."""
-        expected, found = (store.transact(fn) for store in self.stores)
-        assert found == expected
-        return expected
 
     def pick(self, number: int) -> Run:
         """Return a run as it is stored now."""
@@ -261,8 +228,7 @@ class Differential(RuleBasedStateMachine):
                 [_derived(tx, run) for run in self.runs],
             ]
 
-        expected, found = (store.read(everything) for store in self.stores)
-        assert found == expected
+        self.both_read(everything)
 
 
 def _by_id(runs: list[Run]) -> list[Run]:
@@ -283,25 +249,8 @@ def _derived(tx: Transaction, run: Run) -> list[object]:
 
 
 def test_sqlite_does_what_the_oracle_does() -> None:
-    _compare(lambda directory: f"sqlite:///{directory / 'store.db'}?synchronous=normal", examples=30)
+    compare(Differential, sqlite_url, examples=30)
 
 
 def test_postgres_does_what_the_oracle_does(postgres_server: str) -> None:
-    mark = "&" if "?" in postgres_server else "?"
-    _compare(lambda directory: f"{postgres_server}{mark}schema=differential_{directory.name}", examples=12)
-
-
-def _compare(url: Callable[[Path], str], *, examples: int) -> None:
-    profile = settings(
-        max_examples=examples,
-        stateful_step_count=50,
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow],
-        report_multiple_bugs=False,
-    )
-
-    class OfThisStore(Differential):
-        def __init__(self) -> None:
-            super().__init__(url)
-
-    run_state_machine_as_test(OfThisStore, settings=profile)
+    compare(Differential, postgres_url(postgres_server), examples=12)

@@ -259,7 +259,26 @@ async def patient(run: Run, question: str) -> str:
     return answer
 
 
+@agent
+async def listener(run: Run) -> list[object]:
+    """Take what comes from outside; have one effect in between."""
+    heard: list[object] = [c.text for c in await run.corrections()]
+    await run.call(look, "around")
+    heard += [await run.wait_for("order-7"), [c.text for c in await run.corrections()]]
+    return heard
+
+
+@agent
+async def asking(run: Run) -> list[object]:
+    """Ask a person between two effects that may never be repeated."""
+    first = await run.call(order, "before")
+    answer = await run.ask("Go on?", answer=bool)
+    return [first, answer, await run.call(order, "behind") if answer else "no"]
+
+
 AGENTS: Final[tuple[Agent, ...]] = (
+    asking,
+    listener,
     helper,
     everything,
     small,

@@ -54,10 +54,13 @@ def new_world(request: pytest.FixtureRequest, forker: Forker, tmp_path_factory: 
 
 @pytest.fixture(scope="module")
 def player(request: pytest.FixtureRequest, new_world: NewWorld) -> Iterator[Player]:
-    """Plays a module's selected cases side by side, since they mostly wait for leases, and hands out what came of each."""
+    """Plays a module's selected cases side by side, since they mostly wait for leases, and hands out what came of each.
+
+    A module may say with an `AT_ONCE` of its own how many.
+    """
     found = [getattr(item, "callspec", None) for item in request.session.items if item.path == request.path]
     selected: list[Case] = [each.params["case"] for each in found if each is not None and "case" in each.params]
-    with ThreadPoolExecutor(AT_ONCE) as threads:
+    with ThreadPoolExecutor(getattr(request.module, "AT_ONCE", AT_ONCE)) as threads:
         played = {case: threads.submit(case.play, new_world) for case in selected}
         yield played.__getitem__
         for future in played.values():

@@ -28,7 +28,6 @@ from quiesce.domain.budgets import Budget
 from quiesce.domain.errors import Refused
 from quiesce.domain.evidence import Verdict
 from quiesce.domain.ids import Position, RunId
-from quiesce.domain.runs import Run, RunStatus, WaitKind
 from quiesce.domain.streams import Visibility
 from quiesce.runtime.codec import encode
 from quiesce.runtime.crashpoints import CrashPoints
@@ -38,7 +37,9 @@ from quiesce.runtime.registry import Registry
 from quiesce.runtime.service import ControlService
 from quiesce.runtime.submission import Submission
 from quiesce.runtime.worker import RunWorker
+from tests.crash import builtin, channel, schedules
 from tests.crash.agents import AGENTS, DIRECTORY, append
+from tests.crash.rest import PATIENCE_S, until_quiet
 
 SETTINGS: Final = Settings(
     lease_ms=1000,
@@ -50,10 +51,11 @@ SETTINGS: Final = Settings(
     drain_ms=400,
     shutdown_ms=1000,
     concurrency=50,
+    command_lease_ms=1000,
+    defer_ms=20,
+    defer_ms_max=200,
 )
 LIMITS: Final = {"tool_calls": 60, "tokens": 1000}
-PATIENCE_S: Final = 40.0
-NOT_QUIET: Final = 3
 
 Job = Mapping[str, Any]
 
@@ -107,22 +109,6 @@ async def work(env: Environment, service: ControlService, job: Job) -> int:
     return code
 
 
-async def until_quiet(service: ControlService, stop: asyncio.Event) -> int:
-    """Return 0 once every run has ended, or waits for a person or for a run that does."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + PATIENCE_S
-    while loop.time() < until and not stop.is_set():
-        if all(is_quiet(run) for run in await service.list(limit=200)):
-            return 0
-        await asyncio.sleep(0.03)
-    return NOT_QUIET
-
-
-def is_quiet(run: Run) -> bool:
-    """Return whether no worker will do anything about a run: the child that it may wait for is asked as well."""
-    return run.is_terminal or (run.status is RunStatus.WAITING and all(w.kind is not WaitKind.TIMER for w in run.waits))
-
-
 async def cancel(_: Environment, service: ControlService, job: Job) -> int:
     """Cancel runs, one after the other; with `wait`, then wait for every boundary."""
     for run_id in job["runs"]:
@@ -135,15 +121,19 @@ async def cancel(_: Environment, service: ControlService, job: Job) -> int:
 
 
 async def decide(_: Environment, service: ControlService, job: Job) -> int:
-    """Record that unknown effects happened; who asks twice is refused the second time, which is fine."""
-    for run_id, position in job["operations"]:
+    """Record what became of unknown effects; who asks twice is refused the second time, which is fine.
+
+    Each operation may bring a verdict and a result of its own.
+    """
+    for run_id, position, *found in job["operations"]:
+        verdict, result = found or (job.get("verdict", "happened"), "decided")
         decision = Decision(
             run_id=RunId(run_id),
             position=Position(position),
-            verdict=Verdict(job.get("verdict", "happened")),
+            verdict=Verdict(verdict),
             actor=Actor(kind=ActorKind.USER, name="ana"),
             grounds="asked the shop",
-            result="decided",
+            result=result,
         )
         try:
             await service.reconcile(decision)
@@ -152,7 +142,24 @@ async def decide(_: Environment, service: ControlService, job: Job) -> int:
     return 0
 
 
-COMMANDS: Final = {"work": work, "cancel": cancel, "decide": decide}
+async def answer(_: Environment, service: ControlService, job: Job) -> int:
+    """Answer a question; who comes second is refused, which is fine."""
+    try:
+        await service.answer(job["question"], job["value"], actor="ana")
+    except Refused as refusal:
+        append("refused.jsonl", {"question": job["question"], "code": refusal.code})
+    return 0
+
+
+COMMANDS: Final = {
+    "work": work,
+    "cancel": cancel,
+    "decide": decide,
+    "answer": answer,
+    **builtin.COMMANDS,
+    **channel.COMMANDS,
+    **schedules.COMMANDS,
+}
 
 
 async def perform(job: Job) -> int:

@@ -285,6 +285,17 @@ ARRIVALS: Final[Mapping[str, Mapping[str, int]]] = {
 }
 """How often each scenario gets to each point, up to where another arrival would show nothing new."""
 
+ELSEWHERE: Final = {
+    "stage.": "test_channel",
+    "relay.": "test_channel",
+    "delivery.": "test_channel",
+    "admission.": "test_channel",
+    "intake.": "test_run_owner",
+    "ask.": "test_builtin_cases",
+    "answer.": "test_builtin_cases",
+}
+"""Points that another module of these tests plays, by how they begin."""
+
 ON_POSTGRES_MAX: Final = 2
 """Arrivals played over PostgreSQL: the runtime is the same, only the boundary itself differs."""
 
@@ -345,7 +356,8 @@ def test_every_crash_point_is_reached_as_often_as_is_claimed(scenario: str, new_
     world.process("decide", counts=True, operations=[(r.run.id, "1") for r in world.facts().of("doubtful")]).wait()
     world.process("decide", counts=True, operations=[(r.run.id, "2") for r in world.facts().of("doubtful")]).wait()
     expect_arrivals(world, "holder", "caller", "handback", "decision")
-    assert {point for points in ARRIVALS.values() for point in points} == POINTS.keys()
+    here = {point for points in ARRIVALS.values() for point in points}
+    assert here == {point for point in POINTS if not point.startswith(tuple(ELSEWHERE))}
 
 
 def expect_arrivals(world: World, *scenarios: str) -> None:

@@ -39,6 +39,7 @@ from tests.crash.agents import DIRECTORY
 ROOT: Final = Path(__file__).resolve().parents[2]
 SIGKILLED: Final = -signal.SIGKILL
 PATIENCE_S: Final = 60.0
+RUNS_MAX: Final = 500
 Row = Mapping[str, Any]
 
 
@@ -71,6 +72,11 @@ class Forker:
             assert self._changed.wait_for(lambda: pid in self._codes, PATIENCE_S), f"process {pid} does not end"
             return self._codes[pid]
 
+    def has_ended(self, pid: int) -> bool:
+        """Return whether a process has ended."""
+        with self._changed:
+            return pid in self._codes
+
     def close(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -101,6 +107,9 @@ class Process:
 
     def wait(self) -> int:
         return self.forker.wait(self.pid)
+
+    def is_over(self) -> bool:
+        return self.forker.has_ended(self.pid)
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
@@ -222,8 +231,9 @@ class World:
 
 
 def read_all(tx: Transaction) -> tuple[dict[RunId, RunFacts], list[OutboxMessage]]:
-    found = tx.runs.page(tenant="local", statuses=(), before=None, limit=500)
-    return {run.id: _read_run(tx, run) for run in found}, tx.outbox.pending(limit=500)
+    found = tx.runs.page(tenant="local", statuses=(), before=None, limit=RUNS_MAX)
+    assert len(found) < RUNS_MAX, "all runs are read"
+    return {run.id: _read_run(tx, run) for run in found}, tx.outbox.pending(limit=RUNS_MAX)
 
 
 def _read_run(tx: Transaction, run: Run) -> RunFacts:
@@ -359,7 +369,12 @@ def check_rest(facts: Facts, *, allow_unknown: bool) -> None:
 
 
 def shown_words(events: Sequence[StreamEvent]) -> list[str]:
-    """Return what a reader has seen in the end: the words that no later event has replaced."""
+    """Return the words of the tests' own agents that a reader has seen in the end."""
+    return [payload["word"] for payload in shown(events)]
+
+
+def shown(events: Sequence[StreamEvent]) -> list[Any]:
+    """Return what a reader has seen in the end: the payloads that no later event has replaced."""
     replaced: set[int] = set()
     for event in events:
         if event.kind is EventKind.SUPERSEDED:
@@ -367,4 +382,4 @@ def shown_words(events: Sequence[StreamEvent]) -> list[str]:
             scope = json.loads(event.payload)["operation"]
             replaced |= {e.seq for e in events if first <= e.seq <= last and e.operation == scope}
     data = [e for e in events if e.kind is EventKind.DATA and e.seq not in replaced]
-    return [json.loads(e.payload)["word"] for e in data]
+    return [json.loads(e.payload) for e in data]

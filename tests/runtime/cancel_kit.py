@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from quiesce.domain.boundary import CancelMode, CancelScope
+from quiesce.domain.boundary import Actor, ActorKind, CancelMode, CancelScope, Occurrence, PersistenceOutcome
 from quiesce.domain.ids import RunId
+from quiesce.domain.streams import StreamState
 from quiesce.domain.terminal import TerminalReceipt
-from quiesce.domain.writes import RunWrite, WriteOutcome
 from quiesce.ports.store import Store, Transaction
 from quiesce.runtime.bundle import gather_tx
 from quiesce.runtime.cancel import CancelAdmission
+from quiesce.runtime.context import Run
+from quiesce.runtime.readers import KeepAlive, read_stream
+from quiesce.runtime.registry import Agent, declare_agent
 from quiesce.runtime.verification import require, verify
-from tests.runtime.kit import Cluster, Gate, Host, within
+from tests.runtime.kit import FAST, Cluster, Gate, Host, within
 from tests.runtime.line import Line
 
 T = TypeVar("T")
+
+
+LOCAL = Actor(kind=ActorKind.USER, name="local")
 
 
 class Pause:
@@ -75,33 +82,30 @@ class Stubborn:
 
 
 class Traced(Line):
-    """A store that notes, behind each of its commits, how far the boundary of each run has come."""
+    """A store that notes, in each of its decisions, how far the boundary of each run has come by it.
+
+    It looks in the decision's own transaction, with the runs locked: whoever looked behind the commit could find that the next
+    decision had been quicker. Writes of values carry no fact of a boundary.
+    """
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self._noting = asyncio.Lock()
         self.stages: dict[RunId, list[str]] = {}
 
     async def transact(self, fn: Callable[[Transaction], T]) -> T:
-        value = await super().transact(fn)
-        await self._note()
-        return value
-
-    async def write(self, write: RunWrite) -> WriteOutcome:
-        outcome = await super().write(write)
-        await self._note()
-        return outcome
-
-    async def _note(self) -> None:
-        def look(tx: Transaction) -> dict[RunId, str]:
+        def noting(tx: Transaction) -> T:
+            value = fn(tx)
             runs = tx.runs.page(tenant="local", statuses=(), before=None, limit=50)
-            return {run.id: stage_tx(tx, run.id) for run in runs}
+            for run_id in tx.runs.lock_many([run.id for run in runs]):
+                self._note(run_id, stage_tx(tx, run_id))
+            return value
 
-        async with self._noting:
-            for run_id, now in (await self._store.read(look)).items():
-                seen = self.stages.setdefault(run_id, [])
-                if not seen or seen[-1] != now:
-                    seen.append(now)
+        return await super().transact(noting)
+
+    def _note(self, run_id: RunId, now: str) -> None:
+        seen = self.stages.setdefault(run_id, [])
+        if not seen or seen[-1] != now:
+            seen.append(now)
 
     async def has_ended(self, run_id: RunId) -> bool:
         """Whether the last stage of a run's boundary has been noted."""
@@ -155,3 +159,74 @@ async def cancelled(cluster: Cluster, run_id: RunId, *, grace_ms: int | None = N
     """Cancel a run, wait for its boundary, and prove it."""
     await cancel(cluster, run_id, grace_ms=grace_ms)
     return await proven(cluster, run_id)
+
+
+async def cancel_impatiently(cluster: Cluster, run_id: RunId) -> CancelAdmission:
+    """Cancel with no grace and no time for the holder's evidence: anybody may finish the settlement at once."""
+    client = cluster.host(settings=replace(FAST, grace_ms=0, drain_ms=0)).service
+    return await within(client.cancel(run_id, reason="changed my mind"))
+
+
+def waits_at(gate: Gate) -> Agent:
+    """Make an agent of one step, that waits at a gate."""
+
+    async def waits(run: Run) -> str:
+        await run.step(gate.wait)
+        return "done"
+
+    return declare_agent(waits)
+
+
+def awaits(child: Agent) -> Agent:
+    """Make a parent that starts one child and waits for its end."""
+
+    async def top(run: Run) -> None:
+        await (await run.spawn(child)).outcome()
+
+    return declare_agent(top)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """The records of a boundary, as far as they are stored."""
+
+    occurrence: Occurrence | None
+    stream: StreamState | None
+    outcome: PersistenceOutcome | None
+    receipt: TerminalReceipt | None
+
+
+async def facts_of(cluster: Cluster, run_id: RunId) -> Facts:
+    """Read them."""
+    inspection = await cluster.service.inspect(run_id)
+    return Facts(
+        occurrence=inspection.occurrence, stream=inspection.stream, outcome=inspection.outcome, receipt=inspection.receipt
+    )
+
+
+async def dies(client: Host, run_id: RunId) -> None:
+    """Have a client cancel a run and die at its crash point."""
+    task = asyncio.create_task(client.service.cancel(run_id))
+    await within(client.died.wait())
+    await asyncio.wait({task})
+    assert task.exception() is not None
+
+
+async def read_frames(cluster: Cluster, run_id: RunId) -> list[object]:
+    """Read a stream until it says that nothing new is there, or that it ends."""
+    frames: list[object] = []
+    async for frame in read_stream(cluster.env, run_id, keep_alive_ms=1):
+        frames.append(frame)
+        if isinstance(frame, KeepAlive):
+            break
+    return frames
+
+
+async def is_at(cluster: Cluster, run_id: RunId, wanted: str) -> bool:
+    """Whether `stage_tx` says this by now."""
+    return await stage(cluster, run_id) == wanted
+
+
+async def has_evidence(cluster: Cluster, run_id: RunId) -> bool:
+    """Whether something that came late was kept."""
+    return bool((await cluster.service.inspect(run_id)).evidence)

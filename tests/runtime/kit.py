@@ -16,7 +16,7 @@ from quiesce.adapters.clock_system import SystemClock
 from quiesce.adapters.entropy_system import SystemEntropy
 from quiesce.domain.budgets import Amounts, Budget
 from quiesce.domain.canonical import canonical
-from quiesce.domain.ids import RunId, ThreadId
+from quiesce.domain.ids import RunId, ThreadId, WorkerId
 from quiesce.domain.instant import Instant, after_ms
 from quiesce.domain.limits import DEFAULT_LIMITS, Limits
 from quiesce.domain.operations import Operation
@@ -28,10 +28,11 @@ from quiesce.ports.clock import Clock
 from quiesce.ports.executor import ToolProcess
 from quiesce.ports.store import Store
 from quiesce.runtime.codec import encode
+from quiesce.runtime.context import Run as AgentRun
 from quiesce.runtime.crashpoints import POINTS, CrashPoints
 from quiesce.runtime.environment import Environment, Settings
 from quiesce.runtime.readers import StreamEnd, read_stream
-from quiesce.runtime.registry import Agent, Registry
+from quiesce.runtime.registry import Agent, Registry, declare_agent
 from quiesce.runtime.service import Caller, ControlService
 from quiesce.runtime.submission import Submission
 from quiesce.runtime.worker import RunWorker
@@ -40,16 +41,18 @@ from tests.runtime.line import Line
 T = TypeVar("T")
 
 FAST: Final = Settings(
-    lease_ms=10_000,
+    lease_ms=60_000,
     beat_ms=500,
     poll_ms=20,
     sweep_ms=40,
     linger_ms=10,
-    grace_ms=1_000,
-    drain_ms=400,
+    grace_ms=60_000,
+    drain_ms=10_000,
     shutdown_ms=500,
 )
-PATIENCE_S: Final = 20.0
+"""Quick where something is awaited; where time takes something away (a lease, a grace, a drain), longer than any pause of the
+machine that runs the tests. A test about such an end says itself when it comes."""
+PATIENCE_S: Final = 60.0
 """How long anything may take before the test fails; far more than it takes."""
 
 
@@ -71,9 +74,13 @@ class Gate:
         self.reached.set()
         await self._open.wait()
 
-    async def arrival(self) -> None:
-        """Wait until somebody has arrived."""
+    async def arrival(self, count: int = 1) -> None:
+        """Wait until so many have arrived."""
         await within(self.reached.wait())
+        await eventually(lambda: self._has(count))
+
+    async def _has(self, count: int) -> bool:
+        return self.arrivals >= count
 
     def open(self) -> None:
         """Let everybody through, now and later."""
@@ -113,6 +120,12 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.005)
 
 
+async def is_draining(store: Store, worker_id: WorkerId) -> bool:
+    """Whether a worker has said that it claims nothing more."""
+    worker = await store.read(lambda tx: tx.workers.get(worker_id))
+    return worker is not None and worker.is_draining
+
+
 class ShiftedClock:
     """Implements `ports.clock.Clock`: the machine's clock, set wrong."""
 
@@ -125,6 +138,14 @@ class ShiftedClock:
 
     async def sleep(self, duration_ms: float) -> None:
         await self._clock.sleep(duration_ms)
+
+
+async def lasting(run: AgentRun) -> None:
+    """Run until it is stopped: who waits for such a child parks, however slow the machine is, until the test wakes it."""
+    await asyncio.Event().wait()
+
+
+LASTING: Final = declare_agent(lasting)
 
 
 class HostFields(TypedDict, total=False):
@@ -214,6 +235,7 @@ class RunFields(TypedDict, total=False):
     thread: str
     key: str
     deadline_at: Instant
+    timeout_ms: int
     budget: Amounts
     durability: Durability
     visibility: Visibility
@@ -269,6 +291,13 @@ class Cluster:
         await eventually(has_it)
         return await self.run(run_id)
 
+    async def wake(self, run_id: RunId) -> None:
+        """Wait until a run has parked on a child that is `LASTING`, and stop that child."""
+        run = await self.reaches(run_id, RunStatus.WAITING)
+        (wait,) = run.waits
+        await self.service.cancel(RunId(wait.subject))
+        await self.receipt(RunId(wait.subject))
+
     async def journal(self, run_id: RunId) -> dict[str, Operation]:
         """Return the stored operations of a run, by position."""
         return {o.position: o for o in await self.store.read(lambda tx: tx.operations.of_run(run_id))}
@@ -313,6 +342,7 @@ def submission(agent: Agent, *args: object, **fields: Unpack[RunFields]) -> Subm
         thread_id=None if thread is None else ThreadId(thread),
         key=fields.get("key"),
         deadline_at=fields.get("deadline_at"),
+        timeout_ms=fields.get("timeout_ms"),
         budget=Budget.of_limits(fields.get("budget")),
         durability=fields.get("durability", Durability.SYNC),
         visibility=fields.get("visibility", Visibility.STORE_FIRST),

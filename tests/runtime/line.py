@@ -99,7 +99,7 @@ class Line:
             raise StoreUnavailable("injected: not accepted")
         outcome = await self._store.write(write)
         await self._passed()
-        if outcome is WriteOutcome.APPLIED:
+        if outcome.is_applied:
             self.writes.append(write)
         if _strikes(self.fails_after, write):
             raise StoreUnavailable("injected: the answer of a write was lost")

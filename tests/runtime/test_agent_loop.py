@@ -1,94 +1,26 @@
-"""The ready-made agent loop: turns, tools, budgets, restarts, and the conversation after any end (C21, NO-20)."""
+"""The ready-made agent loop: turns, tools, budgets, restarts, and what its checkpoints cost (C21, NO-20)."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from quiesce.adapters.models.scripted import ScriptedCall, ScriptedModel, Turn
-from quiesce.adapters.process_tools import ProcessTools
+from quiesce.adapters.models.scripted import ScriptedCall, Turn
 from quiesce.domain.canonical import parse
 from quiesce.domain.errors import InvalidInput
 from quiesce.domain.ids import RunId
-from quiesce.domain.operations import OperationKind, OperationStatus
-from quiesce.domain.runs import RunStatus
-from quiesce.ports.models import Message, ModelReply, ModelRequest
-from quiesce.runtime.agent_loop import NO_ANSWER, NOT_STARTED, OUTCOME_UNKNOWN, WRAP_UP, conversation_of, loop
-from quiesce.runtime.registry import Tool, declare_tool
-from tests.adapters import tool_functions
-from tests.runtime.cancel_kit import Pause, cancel, cancelled, proven
-from tests.runtime.kit import Cluster, Gate, eventually
+from quiesce.domain.operations import OperationKind
+from quiesce.ports.models import ModelReply
+from quiesce.runtime.agent_loop import NOT_STARTED, WRAP_UP, loop
+from quiesce.runtime.registry import declare_tool
+from tests.runtime.cancel_kit import proven
+from tests.runtime.kit import Cluster, Gate
+from tests.runtime.loop_kit import ON_TWO_STORES, Recording, answers_in, call, conversation_now, is_accepted, looks
 
-pytestmark = pytest.mark.parametrize("url", ["memory", "sqlite"], indirect=True)
-"""The loop uses nothing but the `Run`, which the other modules try on every store."""
-
-
-class Recording:
-    """Implements `ports.models.Model`: a script, and what it was asked. A reply's arguments may be garbled."""
-
-    def __init__(self, *turns: Turn, garbled: bool = False, log: Path | None = None, name: str = "script") -> None:
-        self._script = ScriptedModel(name, turns, log_path=log)
-        self._garbled = garbled
-        self.requests: list[ModelRequest] = []
-
-    @property
-    def binding(self) -> str:
-        return self._script.binding
-
-    @property
-    def is_live(self) -> bool:
-        return False
-
-    async def complete(self, request: ModelRequest, on_text: Callable[[str], Awaitable[None]]) -> ModelReply:
-        self.requests.append(request)
-        reply = await self._script.complete(request, on_text)
-        if not self._garbled:
-            return reply
-        return replace(reply, tool_calls=tuple(replace(call, arguments='{"what": ') for call in reply.tool_calls))
-
-
-def call(name: str, **arguments: str) -> ScriptedCall:
-    return ScriptedCall(name=name, arguments=arguments)
-
-
-def looks(seen: Counter[str]) -> Tool:
-    async def look(what: str) -> str:
-        """Look at something."""
-        seen[what] += 1
-        return f"saw {what}"
-
-    return declare_tool(look, effect="idempotent")
-
-
-def _answers(messages: tuple[Message, ...] | list[Message]) -> dict[str, str]:
-    return {str(m["tool_call_id"]): str(m["content"]) for m in messages if m["role"] == "tool"}
-
-
-def _is_accepted(messages: list[Message]) -> bool:
-    """Whether each proposed call has exactly one answer, right behind its reply: what models insist on."""
-    waiting: list[str] = []
-    for message in messages:
-        if message["role"] == "tool":
-            if message["tool_call_id"] not in waiting:
-                return False
-            waiting.remove(str(message["tool_call_id"]))
-        elif waiting:
-            return False
-        calls = message.get("tool_calls", [])
-        assert isinstance(calls, list)
-        waiting.extend(str(c["id"]) for c in calls if isinstance(c, dict))
-    return not waiting
-
-
-async def _conversation(cluster: Cluster, run_id: RunId, message: str = "go") -> list[Message]:
-    return conversation_of("", message, [], (await cluster.service.inspect(run_id)).operations)
+pytestmark = ON_TWO_STORES
 
 
 # -- turns and tools -------------------------------------------------------------------------------------------------------
@@ -116,9 +48,9 @@ async def test_calls_of_one_turn_run_side_by_side_and_two_to_one_tool_keep_their
     assert gate.arrivals == 3
     last = model.requests[-1].messages
     assert [m["role"] for m in last] == ["system", "user", "assistant", "tool", "tool", "tool"]
-    assert list(_answers(last).values()) == ["met a", "met b", "met a"]
+    assert list(answers_in(last).values()) == ["met a", "met b", "met a"]
     journal = (await cluster.service.inspect(run_id)).operations
-    assert sorted((o.position, o.name) for o in journal if o.kind is OperationKind.CALL) == [(p, "meet") for p in "234"]
+    assert sorted((o.position, o.name) for o in journal if o.kind is OperationKind.CALL) == [(p, "meet") for p in "345"]
     keys = {o.key for o in journal if o.kind is OperationKind.CALL}
     assert len(keys) == 3
 
@@ -159,11 +91,11 @@ async def test_a_call_that_cannot_be_made_is_answered_in_words_and_the_run_goes_
     await cluster.start(agent)
     run_id = await cluster.submit(agent, "go")
     assert await cluster.result(run_id) == {"text": "I see.", "turns": 2, "ended_by": "answer"}
-    first, second = _answers(model.requests[-1].messages).values()
+    first, second = answers_in(model.requests[-1].messages).values()
     assert first == "saw a"
     assert second.startswith(answer), second
     assert seen == {"a": 1}
-    assert _is_accepted(await _conversation(cluster, run_id))
+    assert is_accepted(await conversation_now(cluster, run_id))
 
 
 @pytest.mark.req("C21")
@@ -174,7 +106,7 @@ async def test_arguments_that_are_no_json_are_answered_in_words(cluster: Cluster
     await cluster.start(agent)
     run_id = await cluster.submit(agent, "go")
     assert await cluster.result(run_id) == {"text": "I see.", "turns": 2, "ended_by": "answer"}
-    assert list(_answers(model.requests[-1].messages).values()) == ["error: the arguments are no JSON object"]
+    assert list(answers_in(model.requests[-1].messages).values()) == ["error: the arguments are no JSON object"]
     assert seen == {}
 
 
@@ -216,9 +148,9 @@ async def test_when_the_tokens_run_out_the_model_gets_one_bounded_turn_without_t
     assert tokens["reserved"] == 0
     used = sum(reply.usage["tokens"] for reply in await _replies(cluster, run_id))
     assert tokens["used"] == used
-    conversation = await _conversation(cluster, run_id)
-    assert _is_accepted(conversation)
-    assert list(_answers(conversation).values()) == ["saw a", NOT_STARTED]
+    conversation = await conversation_now(cluster, run_id)
+    assert is_accepted(conversation)
+    assert list(answers_in(conversation).values()) == ["saw a", NOT_STARTED]
 
 
 async def _replies(cluster: Cluster, run_id: RunId) -> list[ModelReply]:
@@ -237,7 +169,7 @@ async def test_when_the_tool_calls_run_out_the_refused_one_is_named_and_the_loop
     await cluster.start(agent)
     run_id = await cluster.submit(agent, "go", budget={"tool_calls": 1})
     assert await cluster.result(run_id) == {"text": "One of two.", "turns": 2, "ended_by": "budget"}
-    answers = list(_answers(model.requests[-1].messages).values())
+    answers = list(answers_in(model.requests[-1].messages).values())
     assert sorted(answer.split(":")[0] for answer in answers) == ["error", "saw a"] or "saw b" in answers
     assert sum("error: not started" in answer for answer in answers) == 1
     assert model.requests[-1].tools == ()
@@ -286,125 +218,6 @@ async def test_a_restart_in_the_middle_asks_the_model_nothing_again(
         str(p["text"]) for e in await cluster.events(run_id) if isinstance(p := parse(e.payload), dict) and "text" in p
     )
     assert text == "First.Second.Done."
-
-
-# -- the conversation after an end -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.req("C21", "RR-36", "TR-44")
-async def test_after_a_cancel_in_the_first_tool_every_proposed_call_has_an_answer_and_none_is_made(cluster: Cluster) -> None:
-    gate = Gate()
-    calls: Counter[str] = Counter()
-
-    async def pay() -> None:
-        calls["pay"] += 1
-        await gate.wait()
-
-    async def read() -> None:
-        calls["read"] += 1
-        await gate.wait()
-
-    tools = [declare_tool(pay, effect="once"), declare_tool(read, effect="pure")]
-    model = Recording(Turn(text="Both.", calls=(call("pay"), call("read"))), Turn(text="unreached"))
-    agent = loop(model, tools)
-    await cluster.start(agent)
-    run_id = await cluster.submit(agent, "go")
-    await eventually(lambda: _have_arrived(gate, 2))
-    await cancelled(cluster, run_id)
-    conversation = await _conversation(cluster, run_id)
-    assert [m["role"] for m in conversation] == ["user", "assistant", "tool", "tool"]
-    assert list(_answers(conversation).values()) == [OUTCOME_UNKNOWN, NO_ANSWER]
-    assert _is_accepted(conversation)
-    following = Recording(Turn(text="unreached"), Turn(text="X is done."), name="following")
-    other = loop(following, tools, name="other")
-    await cluster.start(other)
-    result = await cluster.result(await cluster.submit(other, "never mind, do X", conversation))
-    assert isinstance(result, dict)
-    assert result["text"] == "X is done."
-    asked = list(following.requests[0].messages)
-    assert asked == [*conversation, {"role": "user", "content": "never mind, do X"}]
-    assert _is_accepted(asked)
-    assert calls == {"pay": 1, "read": 1}
-
-
-@pytest.mark.req("C21", "C09")
-async def test_after_a_cancel_before_any_dispatch_every_proposed_call_is_said_not_to_have_started(cluster: Cluster) -> None:
-    seen: Counter[str] = Counter()
-    model = Recording(Turn(calls=(call("look", what="a"), call("look", what="b"))), Turn(text="unreached"))
-    agent = loop(model, [looks(seen)])
-    host = cluster.host(agent, crash_at="dispatch.before")
-    pause = Pause(host)
-    await host.start()
-    run_id = await cluster.submit(agent, "go")
-    await pause.arrival()
-    await cancel(cluster, run_id)
-    pause.resume()
-    await proven(cluster, run_id)
-    conversation = await _conversation(cluster, run_id)
-    assert list(_answers(conversation).values()) == [NOT_STARTED, NOT_STARTED]
-    assert _is_accepted(conversation)
-    assert (seen, len(model.requests)) == ({}, 1)
-
-
-async def _have_arrived(gate: Gate, count: int) -> bool:
-    return gate.arrivals == count
-
-
-@pytest.mark.req("C21", "RR-33")
-async def test_a_reply_that_never_became_whole_is_not_in_the_conversation(cluster: Cluster) -> None:
-    reached, for_ever = asyncio.Event(), asyncio.Event()
-
-    class Slow(Recording):
-        async def complete(self, request: ModelRequest, on_text: Callable[[str], Awaitable[None]]) -> ModelReply:
-            await on_text("half a ")
-            reached.set()
-            await for_ever.wait()
-            return await super().complete(request, on_text)
-
-    agent = loop(Slow(Turn(text="half a sentence")))
-    await cluster.start(agent)
-    run_id = await cluster.submit(agent, "go")
-    await asyncio.wait_for(reached.wait(), 20)
-    await cancelled(cluster, run_id)
-    assert await _conversation(cluster, run_id) == [{"role": "user", "content": "go"}]
-    assert [parse(e.payload) for e in await cluster.events(run_id)] == [{"text": "half a "}]
-
-
-# -- isolated tools --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.req("C19", "RR-38", "TR-10")
-async def test_an_isolated_tool_that_ignores_its_cancel_is_killed_after_its_grace_with_all_its_group(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    tool = declare_tool(tool_functions.stubborn_family, isolation="process", effect="once")
-    pids = tmp_path / "pids"
-    agent = loop(Recording(Turn(calls=(call("stubborn_family", pids=str(pids)),)), Turn(text="unreached")), [tool])
-    await cluster.start(agent, tool_process=ProcessTools())
-    run_id = await cluster.submit(agent, "go")
-    await eventually(lambda: _exists(pids))
-    family = [int(pid) for pid in pids.read_text().split()]
-    assert all(_is_alive(pid) for pid in family)
-    await cancel(cluster, run_id, grace_ms=100)
-    receipt = await proven(cluster, run_id)
-    assert not any(_is_alive(pid) for pid in family)
-    assert (receipt.status, receipt.escalated, receipt.cleanup_completed) == (RunStatus.CANCELLED, True, True)
-    assert [o["status"] for o in receipt.unresolved] == ["unknown"]
-    assert (await cluster.journal(run_id))["2"].status is OperationStatus.UNKNOWN
-
-
-async def _exists(path: Path) -> bool:
-    return await asyncio.to_thread(path.exists)
-
-
-def _is_alive(pid: int) -> bool:
-    """Whether a process runs; one that only waits to be reaped does not."""
-    try:
-        os.kill(pid, 0)
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 # -- costs -----------------------------------------------------------------------------------------------------------------

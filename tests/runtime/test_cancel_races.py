@@ -16,7 +16,7 @@ from quiesce.domain.runs import RunStatus
 from quiesce.runtime.cancel import CancelVerdict
 from quiesce.runtime.context import Run
 from quiesce.runtime.registry import Agent, declare_agent, declare_tool
-from tests.runtime.cancel_kit import Pause, cancel, proven, stage
+from tests.runtime.cancel_kit import Pause, awaits, cancel, cancel_impatiently, has_evidence, proven, stage, waits_at
 from tests.runtime.kit import Cluster, Gate, eventually, within
 
 
@@ -157,10 +157,7 @@ async def test_of_completion_and_cancel_at_once_exactly_one_wins(cluster: Cluste
 async def test_of_two_cancels_at_once_one_is_the_cause_and_the_other_is_told_so(cluster: Cluster) -> None:
     gate = Gate()
 
-    async def waits(run: Run) -> None:
-        await run.step(gate.wait)
-
-    agent = declare_agent(waits)
+    agent = waits_at(gate)
     await cluster.start(agent)
     run_id = await cluster.submit(agent)
     await gate.arrival()
@@ -179,15 +176,8 @@ async def test_a_child_that_is_being_started_is_either_reached_by_the_cancel_or_
 ) -> None:
     gate = Gate()
 
-    async def child(run: Run) -> None:
-        await run.step(gate.wait)
-
-    below = declare_agent(child)
-
-    async def parent(run: Run) -> None:
-        await (await run.spawn(below)).outcome()
-
-    agent = declare_agent(parent)
+    below = waits_at(gate)
+    agent = awaits(below)
     host = cluster.host(agent, crash_at="spawn.after" if parent_is_first else "spawn.before")
     pause = Pause(host)
     await host.start()
@@ -219,16 +209,18 @@ async def test_a_result_beside_a_cancel_is_a_step_evidence_or_too_late_by_its_or
     await host.start()
     run_id = await cluster.submit(agent)
     await pause.arrival()
-    await cancel(cluster, run_id, grace_ms=0)
     if order == "boundary first":
+        await cancel_impatiently(cluster, run_id)
         assert (await cluster.receipt(run_id)).unresolved
+    else:
+        await cancel(cluster, run_id)
     pause.resume()
     receipt = await proven(cluster, run_id)
     operation = (await cluster.journal(run_id))["1"]
     if order == "boundary first":
         assert operation.status is OperationStatus.UNKNOWN
         assert receipt.unresolved[0]["operation"] == "1"
-        await eventually(lambda: _has_evidence(cluster, run_id))
+        await eventually(lambda: has_evidence(cluster, run_id))
         (evidence,) = (await cluster.service.inspect(run_id)).evidence
         assert (evidence.kind, evidence.verdict) == (EvidenceKind.LATE_RESULT, Verdict.HAPPENED)
         assert (await cluster.receipt(run_id), await cluster.journal(run_id)) == (receipt, {"1": operation})
@@ -260,10 +252,6 @@ async def test_rows_whose_writer_is_interrupted_go_with_the_next_write(cluster: 
     assert [parse(c.state) for c in checkpoints[:-1]] == [1, 2, 3]
 
 
-async def _has_evidence(cluster: Cluster, run_id: RunId) -> bool:
-    return bool((await cluster.service.inspect(run_id)).evidence)
-
-
 @pytest.mark.req("TR-59", "TR-16")
 async def test_of_many_who_finish_a_settlement_at_once_one_publishes_and_all_get_that_receipt(cluster: Cluster) -> None:
     gate = Gate()
@@ -277,7 +265,7 @@ async def test_of_many_who_finish_a_settlement_at_once_one_publishes_and_all_get
     run_id = await cluster.submit(agent)
     await gate.arrival()
     await host.kill(lease_ends=False)
-    await cancel(cluster, run_id, grace_ms=0)
+    await cancel_impatiently(cluster, run_id)
     assert await stage(cluster, run_id) == "settling C"
     elsewhere: list[RunId] = [run_id] * 6
     receipts = await asyncio.gather(*(within(cluster.host().service.wait(r)) for r in elsewhere))

@@ -20,7 +20,7 @@ from quiesce.runtime.children import ChildOutcome
 from quiesce.runtime.context import Run
 from quiesce.runtime.registry import Agent, declare_agent, declare_tool
 from quiesce.runtime.settlement import descendants
-from tests.runtime.cancel_kit import Pause, cancel, cancelled, proven, stage
+from tests.runtime.cancel_kit import Pause, awaits, cancel, cancelled, has_evidence, proven, stage, waits_at
 from tests.runtime.kit import FAST, BlockingGate, Cluster, Gate, Host, eventually
 
 
@@ -116,11 +116,7 @@ async def test_a_child_that_had_not_started_never_starts(cluster: Cluster) -> No
         """Never begin."""
 
     below = declare_agent(leaf)
-
-    async def top(run: Run) -> None:
-        await (await run.spawn(below)).outcome()
-
-    agent = declare_agent(top)
+    agent = awaits(below)
     await cluster.start(agent, settings=replace(FAST, concurrency=1, linger_ms=60_000))  # no room for the child
     run_id = await cluster.submit(agent)
     await eventually(lambda: _has_children(cluster, run_id))
@@ -152,11 +148,7 @@ async def test_a_cancel_of_the_run_alone_spares_its_children(cluster: Cluster) -
         return "finished"
 
     below = declare_agent(child)
-
-    async def top(run: Run) -> None:
-        await (await run.spawn(below)).outcome()
-
-    agent = declare_agent(top)
+    agent = awaits(below)
     await cluster.start(agent, below)
     run_id = await cluster.submit(agent)
     await gate.arrival()
@@ -265,13 +257,9 @@ async def test_an_unknown_effect_of_a_child_stands_in_its_parent_s_receipt_and_b
     with pytest.raises(ContinuationRefused, match="block"):
         await cluster.submit(other, thread="t-1")
     gate.open()
-    await eventually(lambda: _has_evidence(cluster, child_run.id))
+    await eventually(lambda: has_evidence(cluster, child_run.id))
     assert await cluster.result(await cluster.submit(other, thread="t-1")) == "fine"
     assert await proven(cluster, run_id) == receipt
-
-
-async def _has_evidence(cluster: Cluster, run_id: RunId) -> bool:
-    return bool((await cluster.service.inspect(run_id)).evidence)
 
 
 @pytest.mark.req("TR-64", "RR-35")
@@ -309,15 +297,8 @@ async def test_a_completed_parent_with_a_child_in_doubt_is_not_clean(cluster: Cl
 async def test_a_tree_whose_workers_are_dead_ends_from_the_root_down(cluster: Cluster) -> None:
     gate = Gate()
 
-    async def child(run: Run) -> None:
-        await run.step(gate.wait)
-
-    below = declare_agent(child)
-
-    async def top(run: Run) -> None:
-        await (await run.spawn(below)).outcome()
-
-    agent = declare_agent(top)
+    below = waits_at(gate)
+    agent = awaits(below)
     host = await cluster.start(agent, below)
     run_id = await cluster.submit(agent)
     await gate.arrival()
@@ -332,15 +313,8 @@ async def test_a_tree_whose_workers_are_dead_ends_from_the_root_down(cluster: Cl
 async def test_a_client_that_dies_behind_the_admission_of_a_tree_leaves_all_of_it_to_others(cluster: Cluster) -> None:
     gate = Gate()
 
-    async def child(run: Run) -> None:
-        await run.step(gate.wait)
-
-    below = declare_agent(child)
-
-    async def top(run: Run) -> None:
-        await (await run.spawn(below)).outcome()
-
-    agent = declare_agent(top)
+    below = waits_at(gate)
+    agent = awaits(below)
     await cluster.start(agent, below)
     run_id = await cluster.submit(agent)
     await gate.arrival()
@@ -364,10 +338,7 @@ async def _is_settling(cluster: Cluster, run_id: RunId) -> bool:
 async def test_a_tree_that_is_larger_than_one_cancel_reaches_is_refused_whole(cluster: Cluster) -> None:
     gate = Gate()
 
-    async def child(run: Run) -> None:
-        await run.step(gate.wait)
-
-    below = declare_agent(child)
+    below = waits_at(gate)
 
     async def top(run: Run) -> None:
         for _ in range(3):
@@ -377,12 +348,8 @@ async def test_a_tree_that_is_larger_than_one_cancel_reaches_is_refused_whole(cl
     agent = declare_agent(top)
     host = await cluster.start(agent, below, limits=replace(DEFAULT_LIMITS, tree_runs_max=3))
     run_id = await cluster.submit(agent)
-    await eventually(lambda: _arrived(gate, 4))
+    await gate.arrival(4)
     with pytest.raises(InvalidInput, match="at most 3 runs"):
         await host.service.cancel(run_id)
     assert {r.status for r in [await cluster.run(run_id), *await _tree(cluster, run_id)]} == {RunStatus.RUNNING}
     await cancelled(cluster, run_id)
-
-
-async def _arrived(gate: Gate, count: int) -> bool:
-    return gate.arrivals == count

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from quiesce.domain.boundary import Reason
-from quiesce.domain.errors import BindingMismatch, LeaseBusy, Refused
+from quiesce.domain.errors import BindingMismatch, LeaseBusy, Refused, required
+from quiesce.domain.ids import RunId, WorkerId
 from quiesce.domain.limits import Limits
 from quiesce.domain.runs import RunStatus
 from quiesce.domain.workers import AttemptEnd
-from quiesce.ports.store import Store
+from quiesce.ports.store import Transaction
 from quiesce.runtime.context import Run
 from quiesce.runtime.registry import declare_agent
-from tests.runtime.kit import FAST, Cluster, Gate, eventually, within
+from tests.runtime.kit import FAST, LASTING, Cluster, Gate, Host, eventually, is_draining, within
 
 
 @pytest.mark.req("RR-02", "RR-03", "RR-08")
@@ -50,11 +52,12 @@ async def test_after_expiry_a_successor_takes_over_and_the_fence_grows(cluster: 
         return run.id
 
     agent = declare_agent(waits)
-    first = await cluster.start(agent, settings=replace(FAST, lease_ms=300, beat_ms=50))
+    first = await cluster.start(agent)
     run_id = await cluster.submit(agent)
     await gate.arrival()
     before = await cluster.run(run_id)
     await first.kill(lease_ends=False)
+    await cluster.store.transact(partial(_expire, worker_id=first.worker.id))
     second = await cluster.start(agent)
 
     async def is_taken() -> bool:
@@ -67,6 +70,13 @@ async def test_after_expiry_a_successor_takes_over_and_the_fence_grows(cluster: 
     assert await cluster.result(run_id) == run_id
     attempts = (await cluster.service.inspect(run_id)).attempts
     assert [(a.number, a.end) for a in attempts] == [(1, AttemptEnd.EXPIRED), (2, AttemptEnd.ENDED)]
+
+
+def _expire(tx: Transaction, worker_id: WorkerId) -> None:
+    """Have a lease end now: its row stays, as that of a holder that no longer renews it."""
+    worker = required(tx.workers.get(worker_id), "the holder had a lease")
+    tx.workers.remove(worker_id)
+    tx.workers.insert(replace(worker, lease_expires_at=tx.now))
 
 
 @pytest.mark.req("C66", "RR-02")
@@ -120,7 +130,7 @@ async def test_a_draining_worker_claims_nothing(cluster: Cluster) -> None:
     busy_with = await cluster.submit(agent)
     await gate.arrival()
     closing = asyncio.create_task(old.worker.close())
-    await eventually(lambda: _is_draining(cluster.store, old.worker.id))
+    await eventually(lambda: is_draining(cluster.store, old.worker.id))
     fresh = await cluster.submit(agent)
     cluster.store.notifier.ring("work")
     gate.open()
@@ -130,11 +140,6 @@ async def test_a_draining_worker_claims_nothing(cluster: Cluster) -> None:
     await cluster.start(agent, name="twin")
     await cluster.result(fresh)
     await cluster.result(busy_with)
-
-
-async def _is_draining(store: Store, worker_id: str) -> bool:
-    worker = await store.read(lambda tx: next((w for w in [tx.workers.get(worker_id)] if w), None))  # type: ignore[arg-type]
-    return worker is not None and worker.is_draining
 
 
 @pytest.mark.req("C66", "C64")
@@ -156,8 +161,10 @@ async def test_a_worker_whose_lease_others_removed_ends_its_attempts_and_comes_b
     await gate.arrival()
     old_id = first.worker.id
     second = await cluster.host(agent).start(claims=False)
+    first.line.hold()  # or it would come back, and be quicker than the second
     await cluster.store.transact(lambda tx: tx.workers.remove(old_id))
     await second.worker.take(run_id)
+    first.line.release()
 
     async def has_ended() -> bool:
         return first.worker.state.ends.get(AttemptEnd.EXPIRED) == 1
@@ -203,12 +210,14 @@ async def test_a_run_that_kills_every_holder_ends_as_process_lost(cluster: Clust
 async def test_attempts_that_ended_well_do_not_count_as_losses(cluster: Cluster) -> None:
     async def naps(run: Run) -> str:
         for _ in range(4):
-            await run.sleep(0.06)
+            await (await run.spawn(LASTING)).outcome()
         return "rested"
 
     agent = declare_agent(naps)
     await cluster.start(agent, limits=Limits(attempts_max=2))
     run_id = await cluster.submit(agent)
+    for _ in range(4):
+        await cluster.wake(run_id)
     assert await cluster.result(run_id) == "rested"
     assert (await cluster.run(run_id)).attempt > 2
 
@@ -241,3 +250,24 @@ async def test_a_run_is_never_continued_under_another_binding(cluster: Cluster) 
 
 async def _has_looked(host: object) -> bool:
     return bool(getattr(host, "worker")._foreign)  # noqa: B009
+
+
+@pytest.mark.req("RR-40", "C66")
+async def test_a_worker_remembers_of_runs_that_it_left_to_others_only_those_that_are_still_there(cluster: Cluster) -> None:
+    async def live(run: Run) -> str:
+        return "done"
+
+    foreign = declare_agent(live, bindings={"model": "openai:x@host"})
+    host = await cluster.start(declare_agent(live, bindings={"model": "scripted:x"}))
+    run_ids = [await cluster.submit(foreign) for _ in range(3)]
+    await eventually(lambda: _remembers(host, run_ids))
+    for run_id in run_ids[:2]:
+        await cluster.service.cancel(run_id)
+    await eventually(lambda: _remembers(host, run_ids[2:]))
+    await cluster.start(foreign)
+    assert await cluster.result(run_ids[2]) == "done"
+    await eventually(lambda: _remembers(host, []))
+
+
+async def _remembers(host: Host, run_ids: list[RunId]) -> bool:
+    return host.worker._foreign == set(run_ids)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from quiesce import Quiesce, Run, Settings, agent, tool
+from quiesce.stores.notifier import LocalNotifier
 
 QUIET = Settings(poll_ms=60_000, sweep_ms=3_600_000, beat_ms=1_000_000, lease_ms=4_000_000)
 """No beat, sweep or poll falls into a measurement."""
@@ -50,10 +51,17 @@ async def waiting(run: Run) -> None:
 
 
 async def until_idle(q: Quiesce) -> None:
-    """Wait until everything is counted and the worker looks for nothing any more: its look could share a commit."""
-    seen = -1
-    while seen != (seen := q.env.store.counters.transactions + q.env.store.counters.reads):
-        await asyncio.sleep(0.1)
+    """Wait until the worker holds nothing and only listens: a look for work could share a commit with what is counted."""
+    notifier, worker = q.env.store.notifier, q._worker
+    assert isinstance(notifier, LocalNotifier)
+    assert worker is not None
+    async with asyncio.timeout(60):
+        listened = 0
+        while listened < 10:  # turns of the loop in a row: a ring that is on its way has been heard by then
+            await asyncio.sleep(0)
+            listened = listened + 1 if not worker._held and notifier.waiting == 2 else 0  # worker and deliverer
+            if not listened:
+                await asyncio.sleep(0.005)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -29,12 +29,12 @@ async def test_a_long_sleep_holds_no_worker_and_survives_its_death(cluster: Clus
         return "awake"
 
     agent = declare_agent(sleeps)
-    first = await cluster.start(agent)
+    first = await cluster.start(agent, crash_at="park.after", settings=replace(FAST, linger_ms=0))
     run_id = await cluster.submit(agent)
-    parked = await cluster.reaches(run_id, RunStatus.WAITING)
-    assert parked.worker_id is None
+    await first.death()
+    parked = await cluster.run(run_id)
+    assert (parked.status, parked.worker_id) == (RunStatus.WAITING, None)
     assert [w.kind for w in parked.waits] == [WaitKind.TIMER]
-    await first.kill()
     await cluster.start(agent)
     assert await cluster.result(run_id) == "awake"
     run = await cluster.run(run_id)

@@ -17,7 +17,7 @@ from quiesce.domain.writes import RunWrite
 from quiesce.runtime.context import Run
 from quiesce.runtime.readers import read_stream
 from quiesce.runtime.registry import Agent, declare_agent
-from tests.runtime.kit import FAST, Cluster, Gate, Host, within
+from tests.runtime.kit import FAST, LASTING, Cluster, Gate, Host, within
 
 SHOW_FIRST = Visibility.SHOW_FIRST
 
@@ -155,7 +155,7 @@ async def test_a_holder_that_left_in_order_leaves_no_gap(cluster: Cluster, how: 
     async def talks(run: Run) -> None:
         await run.emit("one")
         if how == "parked":
-            await run.sleep(0.08)
+            await (await run.spawn(LASTING)).outcome()
         else:
             await run.step(gate.wait)
         await run.emit("two")
@@ -163,7 +163,9 @@ async def test_a_holder_that_left_in_order_leaves_no_gap(cluster: Cluster, how: 
     agent = declare_agent(talks)
     host = await cluster.start(agent, settings=replace(FAST, shutdown_ms=10))
     run_id = await cluster.submit(agent, visibility=SHOW_FIRST)
-    if how == "released":
+    if how == "parked":
+        await cluster.wake(run_id)
+    else:
         await gate.arrival()
         await host.close()
         await cluster.reaches(run_id, RunStatus.PENDING)
@@ -205,13 +207,15 @@ async def test_a_cancel_freezes_the_frontier_where_the_holder_really_was(cluster
 
 @pytest.mark.req("ST-01", "ST-14")
 async def test_what_a_leaving_holder_has_shown_is_stored_before_anybody_else_may_continue(cluster: Cluster) -> None:
-    shown = asyncio.Event()
+    shown, has_left = asyncio.Event(), asyncio.Event()
 
     async def babbles(run: Run) -> str:
         for n in range(400):
             await run.emit(n)
             if n == 20:
                 shown.set()
+            if n == 300:
+                await has_left.wait()  # however slowly the first holder leaves, it is not done before
             await asyncio.sleep(0.001)
         return "done"
 
@@ -228,6 +232,7 @@ async def test_what_a_leaving_holder_has_shown_is_stored_before_anybody_else_may
     watching = asyncio.create_task(watches())
     await within(shown.wait())
     await first.close()
+    has_left.set()
     await cluster.start(agent)
     await cluster.result(run_id)
     await within(watching)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from quiesce.domain.boundary import Actor, ActorKind
-from quiesce.domain.canonical import parse
-from quiesce.domain.errors import NotFound, OutcomeUnknown, Refused
+from quiesce.domain.canonical import Json, parse
+from quiesce.domain.errors import InvalidInput, NotFound, OutcomeUnknown, Refused
 from quiesce.domain.evidence import EvidenceKind, Verdict
 from quiesce.domain.ids import Position, RunId
 from quiesce.domain.operations import OperationStatus, RetryPolicy
@@ -16,8 +17,8 @@ from quiesce.domain.resume import Policy
 from quiesce.domain.runs import RunStatus
 from quiesce.runtime.context import Run
 from quiesce.runtime.reconciliation import Decision
-from quiesce.runtime.registry import Agent, declare_agent, declare_tool
-from quiesce.runtime.service import Caller
+from quiesce.runtime.registry import Agent, Registry, declare_agent, declare_tool
+from quiesce.runtime.service import Caller, ControlService
 from tests.runtime.kit import Cluster, Gate, Host, eventually
 
 ADA = Actor(kind=ActorKind.USER, name="ada")
@@ -293,3 +294,35 @@ async def test_clean_up_after_a_cancel_is_not_cut_short_and_its_answer_is_kept(c
     call = (await cluster.journal(run_id))["1"]
     assert (call.status, parse(call.result or b"")) == (OperationStatus.COMMITTED, "taken back")
     assert [o["operation"] for o in receipt.unconsumed] == ["1"]
+
+
+@pytest.mark.req("TR-45", "CC-54", "CC-10")
+@pytest.mark.parametrize("result", [7, None, {"id": 7}], ids=str)
+async def test_a_result_that_the_tool_does_not_return_is_refused_before_anything_changes(cluster: Cluster, result: Json) -> None:
+    payment = Payment()
+    run_id, _ = await _parked(cluster, payment)
+    knowing = ControlService(cluster.env, known=Registry([payment.agent]))
+    wrong = replace(decision(run_id, Verdict.HAPPENED), result=result)
+    before = (await cluster.run(run_id), await cluster.journal(run_id))
+    with pytest.raises(InvalidInput, match="does not fit str") as refused:
+        await knowing.reconcile(wrong)
+    assert (refused.value.details["field"], refused.value.details["value"]) == ("result", str(result))
+    assert (await cluster.run(run_id), await cluster.journal(run_id)) == before
+    assert (await cluster.service.inspect(run_id)).evidence == []
+    evidence = await knowing.reconcile(decision(run_id, Verdict.HAPPENED, result="paid"))
+    assert b'"result_checked":true' in evidence.body
+    assert await cluster.result(run_id) == "paid"
+
+
+@pytest.mark.req("TR-45", "CC-54")
+async def test_where_the_tool_is_not_known_the_record_says_that_the_result_was_not_checked(cluster: Cluster) -> None:
+    payment = Payment()
+    run_id, _ = await _parked(cluster, payment)
+
+    async def pays(run: Run) -> None:
+        """Of the run's agent this process has another version, which has no such tool."""
+
+    other = ControlService(cluster.env, known=Registry([declare_agent(pays, name=payment.agent.name)]))
+    evidence = await other.reconcile(decision(run_id, Verdict.HAPPENED, result="paid"))
+    assert b'"result_checked":false' in evidence.body
+    assert await cluster.result(run_id) == "paid"

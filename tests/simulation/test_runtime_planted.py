@@ -14,12 +14,15 @@ from quiesce.domain.operations import EffectPolicy, Operation, OperationKind, Op
 from quiesce.domain.runs import Admission, Run, Wait
 from quiesce.domain.streams import Draft, StreamState
 from quiesce.domain.workers import Worker
+from quiesce.domain.writes import RunWrite, WriteOutcome
 from quiesce.ports.store import Transaction
 from quiesce.runtime import cancel, claims, settlement, steps
 from quiesce.runtime.journal import Journal
 from quiesce.runtime.past import Past
 from quiesce.runtime.settlement import freeze_tx
 from quiesce.runtime.stream_gate import StreamGate
+from quiesce.stores import apply
+from quiesce.testing.faults import Fault
 from quiesce.testing.sim.config import SETTINGS, Config, Deed, Trouble, Whim, Wish
 from quiesce.testing.sim.world import Broken, simulate
 from quiesce.testing.simloop import SimDeadlock, SimEndless
@@ -47,6 +50,24 @@ def trees(seed: int) -> Config:
     """Worlds of parents and children, cancelled."""
     deeds = (Deed.CHILD, Deed.CHILD, Deed.ONCE, Deed.IDEMPOTENT, Deed.STEP)
     return replace(Config.draw(seed), deeds=deeds, wishes=(Wish.CANCEL,), whims=(Whim.LOSES_ANSWER, Whim.IS_SLOW))
+
+
+def stopped_steps(seed: int) -> Config:
+    """Worlds of steps and calls, one behind the other, stopped while they run, far from the store."""
+    return replace(
+        Config.draw(seed),
+        deeds=(Deed.STEP, Deed.PURE),
+        wishes=(Wish.CANCEL, Wish.CANCEL_SOFTLY),
+        whims=(),
+        troubles=(),
+        faults=(Fault.LOST_BELL, Fault.LATE_BELL),
+        strike_probability=0.5,
+        clients=6,
+        runs_max=30,
+        acts_max=12,
+        latency_ms=40,
+        hot=0.8,
+    )
 
 
 PLANTS: Final[dict[str, tuple[Plant, int, Draw]]] = {}
@@ -180,6 +201,25 @@ def a_cancel_of_a_tree_forgets_the_children(patch: pytest.MonkeyPatch) -> None:
 @planted(found_within=100, draw=trees)
 def a_receipt_forgets_what_its_children_left_open(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settlement, "descendants", lambda tx, run_id: [])
+
+
+@planted(found_within=20, draw=stopped_steps)
+def a_holder_goes_on_behind_a_stop_that_it_was_told_of(patch: pytest.MonkeyPatch) -> None:
+    async def later(self: Journal) -> None:
+        pass
+
+    patch.setattr(Journal, "_when_settling", later)
+
+
+@planted(found_within=20, draw=stopped_steps)
+def a_holder_is_not_told_of_a_stop_where_its_rows_are_taken(patch: pytest.MonkeyPatch) -> None:
+    judge = apply._judge
+
+    def silently(write: RunWrite, runs: dict[RunId, Run], frozen: dict[RunId, int]) -> WriteOutcome:
+        outcome = judge(write, runs, frozen)
+        return WriteOutcome.APPLIED if outcome.is_applied else outcome
+
+    patch.setattr(apply, "_judge", silently)
 
 
 @planted(found_within=200)

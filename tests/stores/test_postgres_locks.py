@@ -7,7 +7,6 @@ import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-import psycopg
 import pytest
 
 from quiesce.domain.errors import InvariantBroken, StoreBusy
@@ -18,10 +17,9 @@ from quiesce.domain.writes import RunWrite, WriteOutcome
 from quiesce.ports.store import Store, Transaction
 from quiesce.stores.postgres import PostgresSettings, PostgresStore
 from quiesce.testing.samples import AGENT, Samples
+from tests.stores.meeting import BOUND_S, Holding, until_somebody_waits
 
 Open = Callable[[str], Awaitable[Store]]
-
-_BOUND_S = 30
 
 
 @pytest.fixture
@@ -38,48 +36,22 @@ async def _add(store: Store, *runs: Run) -> None:
     await store.transact(insert)
 
 
-class Holding:
-    """A decision that locks runs and stands still until told."""
+def _holding(store: Store, *run_ids: RunId, change: Callable[[Run], Run] | None = None) -> Holding:
+    """Return a decision that locks runs, changes them if told how, and stands still."""
 
-    def __init__(self, store: Store, *run_ids: RunId, change: Callable[[Run], Run] | None = None) -> None:
-        self._is_held, self._gate = threading.Event(), threading.Event()
+    def hold(tx: Transaction) -> None:
+        runs = tx.runs.lock_many(run_ids)
+        if change is not None:
+            tx.runs.save_many([change(run) for run in runs.values()])
 
-        def hold(tx: Transaction) -> None:
-            runs = tx.runs.lock_many(run_ids)
-            if change is not None:
-                tx.runs.save_many([change(run) for run in runs.values()])
-            self._is_held.set()
-            assert self._gate.wait(_BOUND_S)
-
-        self._task = asyncio.ensure_future(store.transact(hold))
-
-    async def __aenter__(self) -> Holding:
-        assert await asyncio.to_thread(self._is_held.wait, _BOUND_S)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._gate.set()
-        await self._task
-
-
-async def _until_somebody_waits(server: str) -> None:
-    """Return once a backend waits for a row that another has locked."""
-
-    def look() -> None:
-        with psycopg.connect(server, autocommit=True) as connection:
-            waits = 0
-            while not waits:
-                row = connection.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").fetchone()
-                waits = 0 if row is None else row[0]
-
-    await asyncio.wait_for(asyncio.to_thread(look), _BOUND_S)
+    return Holding(store, hold)
 
 
 @pytest.mark.req("RR-05")
 async def test_a_claim_passes_over_what_another_holds(store: Store, make: Samples) -> None:
     runs = [make.run() for _ in range(4)]
     await _add(store, *runs)
-    async with Holding(store, runs[0].id, runs[2].id):
+    async with _holding(store, runs[0].id, runs[2].id):
         found = await store.transact(lambda tx: tx.runs.claimable(agents=[AGENT], now=make.now, limit=10))
     assert [run.id for run in found] == [runs[1].id, runs[3].id]
 
@@ -90,7 +62,7 @@ async def test_sweeps_pass_over_what_another_holds(store: Store, make: Samples) 
     settling = [make.settling(None, make.now) for _ in range(2)]
     await _add(store, *late, *settling)
     now = after_ms(make.now, 1)
-    async with Holding(store, late[0].id, settling[0].id):
+    async with _holding(store, late[0].id, settling[0].id):
         overdue = await store.transact(lambda tx: tx.runs.overdue(now=now, limit=10))
         unsettled = await store.transact(lambda tx: tx.runs.unsettled(now=now, limit=10))
     assert [run.id for run in overdue] == [late[1].id]
@@ -104,9 +76,9 @@ async def test_a_takeover_that_commits_while_a_batch_waits_for_the_row_makes_it_
     run = make.running()
     await _add(store, run)
     successor = make.worker()
-    async with Holding(store, run.id, change=lambda held: held.claimed(successor.id)):
+    async with _holding(store, run.id, change=lambda held: held.claimed(successor.id)):
         writing = asyncio.ensure_future(store.write(RunWrite(run_id=run.id, fence=run.fence, events=make.texts(run, "late"))))
-        await _until_somebody_waits(postgres_server)
+        await until_somebody_waits(postgres_server)
     assert await writing is WriteOutcome.STALE
     assert await store.read(lambda tx: tx.streams.read(run.id, after=0, limit=9)) == []
 
@@ -115,7 +87,7 @@ async def test_two_decisions_that_lock_against_the_order_both_succeed(store: Sto
     """The order of `ports.store` prevents it; where it is broken the server ends one, and that one is run again."""
     first, second = make.running(), make.running()
     await _add(store, first, second)
-    both_hold = threading.Barrier(2, timeout=_BOUND_S)
+    both_hold = threading.Barrier(2, timeout=BOUND_S)
     runs_of: dict[str, int] = {"forward": 0, "backward": 0}
 
     def lock_in_turn(name: str, one: Run, other: Run, tx: Transaction) -> str:
@@ -136,7 +108,7 @@ async def test_two_decisions_that_lock_against_the_order_both_succeed(store: Sto
 
 @pytest.mark.req("CC-13")
 async def test_two_submissions_under_one_key_end_with_one_run(store: Store, make: Samples) -> None:
-    both_have_looked = threading.Barrier(2, timeout=_BOUND_S)
+    both_have_looked = threading.Barrier(2, timeout=BOUND_S)
     candidates = [replace(make.run(), key="order-7") for _ in range(2)]
     looked: list[RunId] = []
 
@@ -167,7 +139,7 @@ async def test_a_lock_held_for_too_long_is_reported_as_not_accepted(postgres_url
     store = await asyncio.to_thread(PostgresStore, settings)
     run = make.running()
     await _add(store, run)
-    async with Holding(store, run.id):
+    async with _holding(store, run.id):
         with pytest.raises(StoreBusy, match="not accepted"):
             await store.transact(lambda tx: tx.runs.lock(run.id))
         with pytest.raises(StoreBusy, match="not accepted"):
@@ -182,6 +154,6 @@ async def test_a_process_that_stops_in_a_transaction_loses_its_locks(postgres_ur
     store = await asyncio.to_thread(PostgresStore, settings)
     run = make.running()
     await _add(store, run)
-    async with Holding(store, run.id):
+    async with _holding(store, run.id):
         assert await store.transact(lambda tx: tx.runs.lock(run.id)) == run
     await store.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -13,9 +13,15 @@ import psycopg
 import pytest
 
 from quiesce.domain.boundary import CancelMode, CancelScope, Cause, Reason, TerminalDurability
+from quiesce.domain.commands import IntentStatus
+from quiesce.domain.deliveries import Admission, Command, CommandStatus, HistoryEvent
 from quiesce.domain.evidence import EvidenceKind, Verdict
+from quiesce.domain.instant import after_ms
+from quiesce.domain.interactions import InteractionStatus
+from quiesce.domain.mailbox import EntryKind, EntryStatus
 from quiesce.domain.operations import EffectPolicy, OperationKind, OperationStatus, ResultKind
 from quiesce.domain.runs import Durability, RunStatus
+from quiesce.domain.schedules import FireStatus, ScheduleStatus
 from quiesce.domain.streams import EventKind, Visibility
 from quiesce.domain.workers import AttemptEnd
 from quiesce.stores import migrate
@@ -28,9 +34,12 @@ from quiesce.stores.sqlite import SqliteSettings
 from quiesce.stores.sqlite.clock import MachineTime
 from quiesce.stores.sqlite.connection import SqliteQueries
 from quiesce.stores.sqlite.opening import open_file
-from quiesce.testing.samples import AGENT, Samples
+from quiesce.testing.channel_samples import CANCEL, CORRECT, OWNER, ChannelSamples
+from quiesce.testing.samples import AGENT, TENANT, Samples
 
 ENUMS: Final[dict[tuple[str, str], type[StrEnum]]] = {
+    ("schedule", "status"): ScheduleStatus,
+    ("fire", "status"): FireStatus,
     ("run", "status"): RunStatus,
     ("run", "durability"): Durability,
     ("run", "visibility"): Visibility,
@@ -47,6 +56,14 @@ ENUMS: Final[dict[tuple[str, str], type[StrEnum]]] = {
     ("outcome", "durability"): TerminalDurability,
     ("evidence", "kind"): EvidenceKind,
     ("evidence", "verdict"): Verdict,
+    ("intent", "status"): IntentStatus,
+    ("command", "status"): CommandStatus,
+    ("settlement", "verdict"): Admission,
+    ("command_history", "what"): HistoryEvent,
+    ("admission_receipt", "verdict"): Admission,
+    ("mailbox", "kind"): EntryKind,
+    ("mailbox", "status"): EntryStatus,
+    ("interaction", "status"): InteractionStatus,
 }
 FACTS: Final = ("event", "checkpoint", "occurrence", "outcome", "receipt", "artifact", "evidence")
 HOT: Final = (
@@ -68,6 +85,34 @@ HOT: Final = (
     "last_checkpoint",
     "last_receipt_of_thread",
     "pending_messages",
+)
+CHANNEL: Final = (
+    "intent_by_key",
+    "get_intent",
+    "lock_intent",
+    "due_intents",
+    "end_intents",
+    "take_place",
+    "give_back",
+    "get_capacity",
+    "capacities",
+    "get_admission",
+    "lock_targets",
+    "get_targets",
+    "save_targets",
+    "get_command",
+    "command_of_intent",
+    "lock_commands",
+    "save_commands",
+    "claimable_scopes",
+    "claimable_commands",
+    "blocked_targets",
+    "unblocked_commands",
+    "get_settlement",
+    "history_of_command",
+    "page_of_commands",
+    "counts_of_commands",
+    "next_due_command",
 )
 
 
@@ -137,24 +182,86 @@ def test_facts_are_not_changed_on_postgres(postgres: Connection, make: Samples) 
                 postgres.execute(psycopg.sql.SQL(change).format(psycopg.sql.Identifier(table)))
 
 
-@pytest.mark.parametrize("name", HOT)
+@pytest.mark.parametrize("name", HOT + CHANNEL)
 def test_hot_questions_read_no_whole_table_on_sqlite(sqlite: sqlite3.Connection, name: str) -> None:
     query = load("quiesce.stores.sqlite")[name]
     plan = [row[3] for row in sqlite.execute("EXPLAIN QUERY PLAN " + query.sql, dict.fromkeys(query.parameters, "[]"))]
-    tables = r"SCAN (run|pending|first|due|late|left_behind|operation|event|last|receipt|checkpoint|outbox|worker)\b"
+    tables = (
+        r"SCAN (run|pending|first|due|late|left_behind|operation|event|last|receipt|checkpoint|outbox|worker"
+        r"|intent|command|c|next|found|target|scope|settlement|command_history|admission_receipt)\b"
+    )
     assert [step for step in plan if re.match(tables, step) and "USING" not in step] == []
 
 
-def test_hot_questions_read_no_whole_table_on_postgres(postgres: Connection) -> None:
-    postgres.execute("SET enable_seqscan = off")
+def _plan(postgres: Connection, name: str) -> str:
+    """Return the plan that stays in use: made on empty tables, for any parameters."""
     postgres.execute("SET plan_cache_mode = force_generic_plan")
-    for name in HOT:
-        query = load("quiesce.stores.postgres")[name]
-        numbered = _numbered(query)
-        values = ", ".join("NULL" for _ in query.parameters)
-        postgres.execute(f"PREPARE {name} AS {numbered}".encode())
-        plan = "\n".join(row[0] for row in postgres.execute(f"EXPLAIN EXECUTE {name} ({values})".encode()))
+    query = load("quiesce.stores.postgres")[name]
+    values = ", ".join("NULL" for _ in query.parameters)
+    postgres.execute(f"PREPARE {name} AS {_numbered(query)}".encode())
+    return "\n".join(row[0] for row in postgres.execute(f"EXPLAIN EXECUTE {name} ({values})".encode()))
+
+
+def test_hot_questions_read_no_whole_table_on_postgres(postgres: Connection) -> None:
+    for name in HOT + CHANNEL:
+        plan = _plan(postgres, name)
         assert "Seq Scan" not in plan, plan
+
+
+@pytest.mark.req("CC-28")
+def test_questions_of_the_channel_read_no_whole_index_on_postgres(postgres: Connection) -> None:
+    """An index that is read without a condition is a whole table in another order."""
+    for name in CHANNEL:
+        plan = _plan(postgres, name)
+        found = re.findall(r"Index (?:Only )?Scan.* using \w+ on .*\n *(.*)|Bitmap Index Scan.*\n *(.*)", plan)
+        assert found, plan
+        assert all("Index Cond" in condition for pair in found for condition in pair if condition), plan
+
+
+@pytest.mark.req("CC-28")
+def test_what_is_settled_blocked_staged_claimed_or_not_understood_does_not_slow_a_claim(sqlite: sqlite3.Connection) -> None:
+    """Counted in steps of SQLite's own machine, so no clock decides."""
+    make = ChannelSamples()
+    tx = SqlTransaction(SqliteQueries(sqlite), lambda: make.now)
+    due = [make.command(scope=f"scope {n}") for n in range(3)]
+    consumers = [(OWNER, CORRECT.name, CORRECT.version)]
+
+    def insert(*commands: Command) -> None:
+        for command in commands:
+            tx.intents.insert(command.intent)
+        tx.commands.insert_many(commands)
+
+    def steps_of_a_claim() -> int:
+        return _steps(sqlite, lambda: tx.commands.claimable(consumers, now=due[-1].accepted_at, limit=10, after=None))
+
+    insert(*due)
+    before = steps_of_a_claim()
+    later = after_ms(make.now, 3_600_000)
+    for _ in range(300):
+        ended, blocked = make.command().closed(CommandStatus.DISCARDED, make.now), make.command(is_blocked=True)
+        insert(ended, blocked, make.command(target=make.target("other owner")), make.command(kind=CANCEL))
+        insert(make.command(scope="scope 1").taken(make.worker().id, later))
+        tx.intents.insert(make.intent())
+    assert steps_of_a_claim() < before + 100
+
+
+@pytest.mark.req("CC-28")
+def test_deep_scopes_and_a_great_many_of_them_cost_a_claim_no_more_than_its_bounds(sqlite: sqlite3.Connection) -> None:
+    make = ChannelSamples()
+    tx = SqlTransaction(SqliteQueries(sqlite), lambda: make.now)
+    consumers = [(OWNER, CORRECT.name, CORRECT.version)]
+
+    def steps_with_another(scopes: int, *, deep: int) -> int:
+        for n in range(scopes * deep):
+            command = make.command(scope=f"scope {n % scopes}")
+            tx.intents.insert(command.intent)
+            tx.commands.insert_many([command])
+        after = (TENANT, "scope 5")
+        return _steps(sqlite, lambda: tx.commands.claimable(consumers, now=make.now, limit=8, after=after, scopes_max=16))
+
+    before = steps_with_another(30, deep=20)
+    assert steps_with_another(20, deep=40) < before + 100
+    assert steps_with_another(400, deep=1) < before + 100
 
 
 def test_finished_runs_do_not_slow_a_claim(sqlite: sqlite3.Connection, make: Samples) -> None:
@@ -165,17 +272,7 @@ def test_finished_runs_do_not_slow_a_claim(sqlite: sqlite3.Connection, make: Sam
         tx.runs.insert(run)
 
     def steps_of_a_claim() -> int:
-        steps = 0
-
-        def count() -> int:
-            nonlocal steps
-            steps += 1
-            return 0
-
-        sqlite.set_progress_handler(count, 1)
-        assert len(tx.runs.claimable(agents=[AGENT], now=make.now, limit=10)) == len(pending)
-        sqlite.set_progress_handler(None, 0)
-        return steps
+        return _steps(sqlite, lambda: tx.runs.claimable(agents=[AGENT], now=make.now, limit=10), found=len(pending))
 
     before = steps_of_a_claim()
     for _ in range(500):
@@ -188,6 +285,23 @@ def test_finished_runs_do_not_slow_a_claim(sqlite: sqlite3.Connection, make: Sam
     for _ in range(200):
         tx.runs.insert(make.waiting(None))
     assert steps_of_a_claim() < before + 100
+
+
+def _steps(sqlite: sqlite3.Connection, ask: Callable[[], Sequence[object]], *, found: int | None = None) -> int:
+    """Return how many steps SQLite's machine takes to answer."""
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    sqlite.set_progress_handler(count, 1)
+    answer = ask()
+    sqlite.set_progress_handler(None, 0)
+    assert answer
+    assert found is None or len(answer) == found
+    return steps
 
 
 def _numbered(query: Query) -> str:

@@ -15,7 +15,7 @@ from quiesce.stores.memory import MemoryStore
 from quiesce.testing.clock import ManualClock
 from quiesce.testing.samples import Samples
 
-APPLIED, STALE, OVER_BUDGET = WriteOutcome
+APPLIED, EVIDENCE, STALE, OVER_BUDGET = WriteOutcome
 
 
 @pytest.fixture
@@ -102,6 +102,24 @@ def test_siblings_of_one_batch_draw_on_the_same_parent(make: Samples) -> None:
     assert applied(store, *writes) == [APPLIED, OVER_BUDGET, OVER_BUDGET]
     assert calls(store, parent) == (0, 2)
     assert [calls(store, child) for child in children] == [(0, 0), (0, 0), (0, 2)]
+
+
+@pytest.mark.req("RR-19", "TR-21")
+def test_evidence_settles_its_reservation_and_may_not_draw_more_than_is_left(make: Samples) -> None:
+    run = make.running(make.worker(), limits={"calls": 3})
+    store = store_with(run)
+    assert applied(store, write_of(make, run, reserved=2)) == [APPLIED]
+
+    def fence(tx: Transaction) -> None:
+        held = tx.runs.lock(run.id)
+        assert held is not None
+        tx.runs.save(held.fenced_for_settlement(settle_at=make.now))
+
+    store.transact_blocking(fence)
+    unknown = make.operation(run, "2", status=OperationStatus.UNKNOWN, reserved={"calls": 2})
+    late = RunWrite(run_id=run.id, fence=run.fence, operations=(unknown,))
+    assert applied(store, late, write_of(make, run, used=2)) == [OVER_BUDGET, EVIDENCE]
+    assert calls(store, run) == (2, 0)
 
 
 @pytest.mark.req("RR-05")

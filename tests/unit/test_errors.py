@@ -32,6 +32,7 @@ def test_every_error_has_a_code_of_its_own_and_an_http_status() -> None:
 
 def test_only_what_may_succeed_later_unchanged_is_retryable() -> None:
     assert {cls.code for cls in tree() if cls.retryable} == {
+        "CAPACITY_EXHAUSTED",
         "LEASE_BUSY",
         "MODEL_UNAVAILABLE",
         "THREAD_BUSY",

@@ -3,7 +3,7 @@
 import pytest
 
 from quiesce import InvalidInput, NotFound, agent, tool
-from quiesce.runtime.registry import Registry
+from quiesce.runtime.registry import Agent, Registry, Tool
 
 
 async def act(value: int) -> int:
@@ -64,3 +64,39 @@ def test_a_model_is_shown_the_arguments_of_a_tool_and_not_its_call() -> None:
     assert schema["properties"] == {"topic": {"type": "string"}, "depth": {"type": "integer", "default": 1}}
     assert schema["required"] == ["topic"]
     assert look_up.takes_call
+
+
+@pytest.mark.req("TR-45")
+def test_a_tool_is_known_where_an_agent_s_code_can_see_it() -> None:
+    inner = tool()(act)
+
+    async def uses(run: object) -> object:
+        return inner, run
+
+    def made_of(*tools: Tool) -> Agent:
+        async def many(run: object) -> object:
+            return tools, run
+
+        return agent(many)
+
+    def anew() -> Tool:
+        return tool()(act)
+
+    registry = Registry([agent(uses), made_of(inner, tool()(block))])
+    assert registry.tool_of("uses", "act") is inner
+    assert registry.tool_of("many", "act") is inner
+    assert registry.tool_of("uses", "block") is None
+    assert registry.tool_of("nobody", "act") is None
+    assert Registry([made_of(anew(), anew())]).tool_of("many", "act") is None, "of two nobody can say which"
+    assert Registry([agent(stands_alone)]).tool_of("stands_alone", "note") is NOTE
+
+
+async def note(text: str) -> str:
+    return text
+
+
+NOTE = tool()(note)
+
+
+async def stands_alone(run: object) -> object:
+    return run

@@ -8,7 +8,9 @@ from typing import Final
 
 from quiesce.cases import effects, families, reports, tools
 from quiesce.cases.destination import Destination
+from quiesce.cases.post import PostOffice
 from quiesce.domain.errors import NotFound
+from quiesce.runtime.owners import Owner
 from quiesce.runtime.registry import Agent, Registry
 
 
@@ -35,6 +37,7 @@ _ALL: Final = (
     Case(name="parallel", summary="three effects at once, two of them by the same tool", build=effects.parallel),
     Case(name="nested", summary="effects within steps, at depths 0, 1 and 2", build=effects.nested),
     Case(name="family", summary="a parent, three children, a grandchild each, all with effects", build=families.family),
+    Case(name="approval", summary="asks a person before an effect that may never be repeated", build=effects.approval),
     Case(name="sleeper", summary="a long timer: it waits without a process", build=families.sleeper),
 )
 
@@ -53,6 +56,11 @@ def case_named(name: str) -> Case:
 def agents_of(name: str, destination: Destination) -> tuple[Agent, ...]:
     """Return the agents of one case, its own first. Raises `NotFound`."""
     return case_named(name).build(destination)
+
+
+def owners_of(destination: Destination) -> tuple[Owner, ...]:
+    """Return the built-in owners of commands, over a session's destination."""
+    return (PostOffice(destination),)
 
 
 def registry(destination: Destination) -> Registry:

@@ -86,6 +86,19 @@ def ordering(destination: Destination) -> Tool:
     return declare_tool(order, effect="once")
 
 
+def approval(destination: Destination) -> tuple[Agent, ...]:
+    """Asks a person before an effect that may never be repeated, and has it only after a yes."""
+    order = ordering(destination)
+
+    async def agent(run: Run, what: str = "twelve cups", expires_s: float | None = None) -> dict[str, object]:
+        await run.emit(f"May I order {what}?\n")
+        if not await run.ask(f"Order {what}?", about={"tool": order.name, "what": what}, expires_in=expires_s):
+            return {"approved": False}
+        return {"approved": True, "answer": await run.call(order, what)}
+
+    return (bound(agent, "approval"),)
+
+
 def noting(destination: Destination) -> Tool:
     """Return a tool that notes something under its key, once however often it is asked."""
 

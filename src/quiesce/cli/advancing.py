@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated
 
 import typer
 
 from quiesce.cases import CASES
-from quiesce.cli.code import code_for, read_input, registry_for
+from quiesce.cli.code import code_for, owners_for, read_input, registry_for
 from quiesce.cli.driving import Ending, Stop, drive
 from quiesce.cli.endings import show_ending
 from quiesce.cli.exits import Exit, perform
@@ -26,8 +26,12 @@ from quiesce.domain.errors import InvalidInput
 from quiesce.domain.ids import RunId, ThreadId
 from quiesce.domain.runs import Durability, Run
 from quiesce.domain.streams import Visibility
+from quiesce.runtime.correction_owner import owners_of_runs
+from quiesce.runtime.deliverer import Deliverer
 from quiesce.runtime.environment import Environment
+from quiesce.runtime.owners import Owner
 from quiesce.runtime.registry import Registry
+from quiesce.runtime.schedules import ScheduleOwner
 from quiesce.runtime.service import ControlService
 from quiesce.runtime.submission import TIMEOUT_MS_MAX, Submission
 from quiesce.runtime.worker import RunWorker
@@ -70,7 +74,7 @@ def start(  # noqa: PLR0913 - each parameter is an option that a person may type
             bindings=canonical(dict(agent.bindings), field="bindings"),
             thread_id=None if thread is None else ThreadId(thread),
             key=key,
-            timeout_ms=_milliseconds(timeout),
+            timeout_ms=milliseconds(timeout),
             budget=read_budget(budget or []),
             durability=durability,
             visibility=visibility,
@@ -124,18 +128,21 @@ def worker(
         place = locate(session, store, artifacts)
         known = registry_for(codes or [], place, cases=case)
         async with opened(place, creates=True) as env:
-            return await _serve(env, known, name)
+            return await _serve(env, known, owners_for(codes or [], place), name)
 
     perform(work, as_json=False)
 
 
-async def _serve(env: Environment, known: Registry, name: str) -> int:
+async def _serve(env: Environment, known: Registry, owners: Sequence[Owner], name: str) -> int:
     advancing = RunWorker(env, known, name=name)
+    delivering = Deliverer(env, [*owners_of_runs(env), ScheduleOwner(env), *owners], name=name)
     with Stop().listening() as stop:
         await advancing.start()
+        await delivering.start()
         say(f"worker {advancing.id} ready (pid {os.getpid()}): {', '.join(known.names)}")
         await stop.event.wait()
         say("draining: calls in flight get their time, unfinished runs are handed back")
+        await delivering.close()
         await advancing.close()
     say(f"stopped; {advancing.state.claimed} attempts")
     return Exit.OK
@@ -172,7 +179,7 @@ async def _told(env: Environment, run_id: RunId) -> AsyncIterator[None]:
         teller.finish()
 
 
-def _milliseconds(timeout: float | None) -> int | None:
+def milliseconds(timeout: float | None) -> int | None:
     """Return a timeout in whole milliseconds. Raises `InvalidInput` in the unit in which it was given."""
     if timeout is None:
         return None

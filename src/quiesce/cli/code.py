@@ -9,11 +9,12 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from quiesce.cases import CASES, agents_of, registry
+from quiesce.cases import CASES, agents_of, owners_of, registry
 from quiesce.cli.session import Place
 from quiesce.domain.errors import InvalidInput, NotFound
 from quiesce.domain.runs import Run
 from quiesce.runtime.codec import decode_arguments, encode
+from quiesce.runtime.owners import LocalOwner, Owner, RemoteOwner
 from quiesce.runtime.registry import Agent, Registry, check_bindings
 
 
@@ -26,8 +27,9 @@ def load_agents(target: str) -> list[Agent]:
     module = _import(module_name)
     agents = [value for value in vars(module).values() if isinstance(value, Agent)]
     if not name:
-        if not agents:
-            raise InvalidInput(field="agent", value=target, rule="names a module without agents (@quiesce.agent)")
+        if not agents and not load_owners([target]):
+            rule = "names a module without agents (@quiesce.agent) and without owners"
+            raise InvalidInput(field="agent", value=target, rule=rule)
         return agents
     chosen = vars(module).get(name)
     if chosen is None:
@@ -36,6 +38,18 @@ def load_agents(target: str) -> list[Agent]:
     if not isinstance(chosen, Agent):
         raise InvalidInput(field="agent", value=target, rule="is not declared with @quiesce.agent")
     return [chosen, *(agent for agent in agents if agent is not chosen)]
+
+
+def owners_for(targets: Iterable[str], place: Place) -> list[Owner]:
+    """Return the owners of these modules, and the built-in ones where a place can have them."""
+    return [*(owners_of(place.destination()) if place.artifacts is not None else ()), *load_owners(targets)]
+
+
+def load_owners(targets: Iterable[str]) -> list[Owner]:
+    """Return the owners that these modules hold at their top level: instances of `LocalOwner` and `RemoteOwner`."""
+    modules = dict.fromkeys(target.partition(":")[0] for target in targets)
+    values = (value for name in modules for value in vars(_import(name)).values())
+    return list({id(value): value for value in values if isinstance(value, LocalOwner | RemoteOwner)}.values())
 
 
 def _import(name: str) -> object:

@@ -9,16 +9,17 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from quiesce.cli.code import registry_for
 from quiesce.cli.exits import Exit, perform
 from quiesce.cli.options import ArtifactsOption, JsonOption, RunArgument, SessionOption, StoreOption
 from quiesce.cli.output import console, listing, print_json, say
 from quiesce.cli.receipt_view import show_receipt
 from quiesce.cli.session import Place, find_run, locate, opened
 from quiesce.domain.boundary import Actor, ActorKind, CancelMode, CancelScope
-from quiesce.domain.canonical import Json
+from quiesce.domain.canonical import Json, parse
 from quiesce.domain.errors import InvalidInput
-from quiesce.domain.evidence import Verdict
-from quiesce.domain.ids import Position, RunId
+from quiesce.domain.evidence import Evidence, Verdict
+from quiesce.domain.ids import Position
 from quiesce.domain.operations import OperationStatus
 from quiesce.runtime.cancel import CancelVerdict
 from quiesce.runtime.inspection import Inspection
@@ -77,6 +78,10 @@ def reconcile(
     result: Annotated[str | None, typer.Option("--result", help="JSON: what the call answered, if it happened.")] = None,
     grounds: Annotated[str, typer.Option("--grounds", help="On what grounds; kept with the decision.")] = "",
     actor: Annotated[str | None, typer.Option("--actor", help="Who decides. [default: your login name]")] = None,
+    codes: Annotated[
+        list[str] | None,
+        typer.Option("--code", metavar="MODULE:AGENT", help="The run's code, to check the result by.", show_default=False),
+    ] = None,
     session: SessionOption = None,
     store: StoreOption = None,
     artifacts: ArtifactsOption = None,
@@ -92,8 +97,9 @@ def reconcile(
         if verdict is None or not grounds:
             missing = "verdict" if verdict is None else "grounds"
             raise InvalidInput(field=missing, value=None, rule=f"a decision needs --{missing}")
+        known = registry_for(codes or [], place)
         async with opened(place) as env:
-            service = ControlService(env)
+            service = ControlService(env, known=known)
             run_id = await find_run(service, run)
             who = Actor(kind=ActorKind.USER, name=actor or getpass.getuser())
             evidence = await service.reconcile(
@@ -101,9 +107,16 @@ def reconcile(
             )
             seen = await service.inspect(run_id)
         if as_json:
-            print_json({"evidence": evidence.to_json(), "status": str(seen.run.status), "explanation": seen.explain()})
+            print_json(
+                {
+                    "evidence": evidence.to_json(),
+                    "result_checked": _is_checked(evidence),
+                    "status": str(seen.run.status),
+                    "explanation": seen.explain(),
+                }
+            )
         else:
-            _say_decided(place, run_id, operation, verdict, seen)
+            _say_decided(place, evidence, seen)
         return Exit.OK
 
     perform(work, as_json=as_json)
@@ -124,11 +137,19 @@ async def _list_unknown(place: Place, run: str, *, as_json: bool) -> int:
     return Exit.OK
 
 
-def _say_decided(place: Place, run_id: RunId, operation: str, verdict: Verdict, seen: Inspection) -> None:
+def _is_checked(evidence: Evidence) -> bool:
+    facts = parse(evidence.body)
+    return isinstance(facts, dict) and facts.get("result_checked") is True
+
+
+def _say_decided(place: Place, evidence: Evidence, seen: Inspection) -> None:
     out = console()
-    out.print(Text(f"recorded: operation {operation} {verdict}"))
+    out.print(Text(f"recorded: operation {evidence.position} {evidence.verdict}"))
+    if evidence.verdict is Verdict.HAPPENED and not _is_checked(evidence):
+        unknown = "the result was not checked: what the tool returns is not known here (name its code: --code module:agent)"
+        out.print(Text(unknown), soft_wrap=True)
     if seen.run.is_active:
-        out.print(Text(f"the run may go on: quiesce resume {run_id}{place.flags}"), soft_wrap=True)
+        out.print(Text(f"the run may go on: quiesce resume {seen.run.id}{place.flags}"), soft_wrap=True)
     else:
         out.print(Text(f"the run stays as it ended: {seen.explain()}"), soft_wrap=True)
 

@@ -60,8 +60,9 @@ class _Shown:
             return [f"quiesce verify {run.id}{flags}"]
         unknown = [w for w in run.waits if w.kind is WaitKind.UNKNOWN]
         decide = [f"quiesce reconcile {run.id} {w.position} --verdict happened|did_not_happen|give_up{flags}" for w in unknown]
+        answers = [f"quiesce answer {w.subject} --value JSON{flags}" for w in run.waits if w.kind is WaitKind.ANSWER]
         below = [f"quiesce explain {child.id}{flags}" for child in self.seen.children if child.status is RunStatus.WAITING]
-        return [*decide, *below, f"quiesce resume {run.id}{flags}", f"quiesce cancel {run.id}{flags}"]
+        return [*decide, *answers, *below, f"quiesce resume {run.id}{flags}", f"quiesce cancel {run.id}{flags}"]
 
     def print(self) -> None:
         """Print it for people."""

@@ -53,11 +53,44 @@ GUIDE: Final[Mapping[str, Guide]] = {
         more="With `--no-wait` only the admission is reported: that the cancel was accepted says nothing about what became "
         "durable. A run that had ended stays as it was; that is no failure.",
     ),
+    "correct": _guide(
+        "Give a running agent your words, for its next safe boundary.",
+        'quiesce correct last "answer in French"',
+        'quiesce correct last "leave out the prices" --key review-7',
+        more="Kept is not applied: `quiesce mailbox` says whether the agent took it, where, or which receipt brought it back. A "
+        "run that has ended takes nothing (RUN_ENDED, with its receipt).",
+    ),
+    "wake": _guide(
+        "Wake a run that waits, or will wait, for a name.",
+        "quiesce wake last order-7",
+        "quiesce wake last order-7 --value '{\"paid\": true}'",
+        more="`quiesce explain` names what a run waits for. A wake that comes first is kept, and taken once.",
+    ),
+    "mailbox": _guide(
+        "Show what reached a run from outside, and what became of it.",
+        "quiesce mailbox last",
+        "quiesce mailbox last --withdraw 0193f2c4-7d10-7abc-8def-000000000007",
+        more="Of each entry: `queued`, `applied` (at which operation), `withdrawn`, or `returned` (by which receipt).",
+    ),
+    "inbox": _guide(
+        "Show what runs ask of people.",
+        "quiesce inbox",
+        "quiesce inbox --json",
+        more="The open questions of all runs, each with the id to answer it by (`quiesce answer`) and the schema that an answer "
+        "must fit.",
+    ),
     "receipt": _guide(
         "Show the receipt of a run that has ended.",
         "quiesce receipt last",
         "quiesce receipt last --json",
         more="It says: stopped here, this became durable, this was seen beyond it, this is why, this may follow.",
+    ),
+    "answer": _guide(
+        "Answer a question of a run, once and for good.",
+        "quiesce answer 0193f2c4-7d10-7b02-8000-5a3c1e9f0d11 --value true",
+        "quiesce answer 0193f2c4-7d10-7b02-8000-5a3c1e9f0d11 --value '\"tomorrow\"' --actor ada",
+        more="The first answer counts; a later one is told who was first (ALREADY_ANSWERED). After its time a question "
+        "is expired (QUESTION_EXPIRED), which is nobody's no. A parked run goes on with any worker, or with `quiesce resume`.",
     ),
     "list": _guide("List runs, newest first.", "quiesce list", "quiesce list --status running --status waiting --json"),
     "inspect": _guide(
@@ -99,6 +132,25 @@ GUIDE: Final[Mapping[str, Guide]] = {
         "List the places where a test may kill the process.",
         "QUIESCE_CRASH_AT=effect.after quiesce start --case once-effect",
         more="`QUIESCE_CRASH_AT=name[:n]` makes the n-th arrival there end the process with SIGKILL.",
+    ),
+    "queue": _guide(
+        "Look at commands on their way to their owners, and decide about those that are stuck.",
+        "quiesce queue list --status unknown",
+        "quiesce queue show 0193f2c4-7d10-7abc-8def-000000000007",
+        'quiesce queue requeue 0193f2c4-7d10-7abc-8def-000000000007 --why "the worker knows this kind now"',
+        more="Delivery and effect are two facts: that a command was delivered does not say that it took effect, and one that "
+        "was not acknowledged may have. What cannot be known stays `unknown` until its owner's receipt shows.",
+    ),
+    "schedules": _guide(
+        "Start runs by the clock, and see what each planned time came to.",
+        'quiesce schedules add nightly agents:reporter --cron "0 2 * * *" --timezone Europe/London --missed one',
+        "quiesce schedules add once agents:reporter --at 2026-12-24T18:00 --timezone Europe/Berlin",
+        "quiesce schedules list",
+        "quiesce schedules fires nightly",
+        "quiesce schedules pause nightly",
+        more="A schedule fires while a `quiesce worker` of its session or store runs. Each planned time has a receipt: due, "
+        "fired, late by how much, which times it stands for, which were missed, and the run that it made. That it fired does "
+        "not say that anything ran: its status is the run's own.",
     ),
     "demo": _guide(
         "Tell the story in about a minute, with real processes.",

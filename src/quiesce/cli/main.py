@@ -9,9 +9,11 @@ from typing import Final
 
 import typer
 
-from quiesce.cli import advancing, controlling, proving, reading, upkeep
+from quiesce.cli import advancing, answering, controlling, proving, reaching, reading, upkeep
 from quiesce.cli.demo.verb import demo
 from quiesce.cli.guide import GUIDE
+from quiesce.cli.queueing import queue
+from quiesce.cli.scheduling import schedules
 
 app = typer.Typer(
     name="quiesce",
@@ -26,10 +28,15 @@ _VERBS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     ("resume", advancing.resume),
     ("watch", reading.watch),
     ("cancel", controlling.cancel),
+    ("correct", reaching.correct),
+    ("wake", reaching.wake),
+    ("mailbox", reaching.mailbox),
+    ("inbox", answering.inbox),
     ("receipt", reading.receipt),
     ("list", reading.list_runs),
     ("inspect", reading.inspect),
     ("explain", reading.explain),
+    ("answer", answering.answer),
     ("reconcile", controlling.reconcile),
     ("verify", proving.verify_run),
     ("export", proving.export),
@@ -40,6 +47,9 @@ _VERBS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
 )
 for _name, _verb in _VERBS:
     app.command(_name, help=GUIDE[_name].text, short_help=GUIDE[_name].summary)(_verb)
+
+app.add_typer(queue, name="queue", help=GUIDE["queue"].text, short_help=GUIDE["queue"].summary)
+app.add_typer(schedules, name="schedules", help=GUIDE["schedules"].text, short_help=GUIDE["schedules"].summary)
 
 
 def main() -> None:

@@ -26,10 +26,17 @@ STATUS_STYLE: Final[Mapping[str, str]] = {
     "failed": "red",
     "unknown": "bold red",
     "dispatched": "yellow",
+    "claimed": "cyan",
+    "settled": "green",
+    "quarantined": "bold red",
+    "discarded": "dim",
+    "expired": "dim",
+    "accepted": "green",
+    "rejected": "magenta",
 }
 
 
-_WHOLE: Final = ("run", "status", "age")
+_WHOLE: Final = ("run", "question", "status", "age")
 """Columns whose cells are never broken: others make room."""
 
 

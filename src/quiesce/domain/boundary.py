@@ -43,7 +43,7 @@ class Reason(StrEnum):
     PROCESS_LOST = "process_lost"
     """Attempts used up: each holder died."""
     WORKER_SHUTDOWN = "worker_shutdown"
-    """The worker was stopped and nobody else was to take over."""
+    """The worker was stopped for good (`close(end_runs=True)`) and nobody else was to take over."""
 
 
 CAUSE_OF: Final[Mapping[Reason, Cause]] = {

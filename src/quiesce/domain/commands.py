@@ -130,7 +130,7 @@ class Intent:
         for field, value in {"producer_key": self.producer_key, "target.id": self.target.id}.items():
             check_text(field, value, limits.key_chars_max)
         if self.revision < 0:
-            raise InvalidInput(field="target.revision", value=self.revision, rule="must be 0 or more")
+            raise InvalidInput(field="revision", value=self.revision, rule="must be 0 or more")
         if self.kind.version < 1:
             raise InvalidInput(field="kind.version", value=self.kind.version, rule="must be 1 or more")
         if self.not_after is not None and self.not_after <= self.due_at:

@@ -7,7 +7,7 @@
                                  ├─▶ quarantined      attempts used up, or nobody knows this kind
                                  ├─▶ discarded        its target was superseded; nothing had begun
                                  └─▶ expired          its `not_after` passed; nothing had begun
-    unknown, quarantined ──owner's receipt──▶ settled
+    unknown, quarantined, and offered again from there ──owner's receipt──▶ settled
 
 Three facts are kept apart and never stand for each other (CC-63): the command arrived (it has a number), its effect was
 admitted (its owner's receipt), it is not known (an admission began and no receipt can be had). `next_step` is the one
@@ -25,7 +25,7 @@ from enum import StrEnum
 from typing import Final, NewType
 
 from quiesce.domain.commands import Intent, Target
-from quiesce.domain.errors import invariant
+from quiesce.domain.errors import InvalidInput, invariant
 from quiesce.domain.ids import Fence, WorkerId
 from quiesce.domain.instant import Instant
 
@@ -48,7 +48,13 @@ class CommandStatus(StrEnum):
 
 TRANSITIONS: Final[Mapping[CommandStatus, frozenset[CommandStatus]]] = {
     CommandStatus.PENDING: frozenset(
-        {CommandStatus.CLAIMED, CommandStatus.QUARANTINED, CommandStatus.DISCARDED, CommandStatus.EXPIRED}
+        {
+            CommandStatus.CLAIMED,
+            CommandStatus.QUARANTINED,
+            CommandStatus.SETTLED,
+            CommandStatus.DISCARDED,
+            CommandStatus.EXPIRED,
+        }
     ),
     CommandStatus.CLAIMED: frozenset(
         {
@@ -100,6 +106,21 @@ class AdmissionReceipt:
             "effect_ref": self.effect_ref,
             "at": self.at,
         }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> AdmissionReceipt:
+        """Read what an owner elsewhere sent. Raises `InvalidInput` for what is no receipt: never half of one."""
+        try:
+            return cls(
+                id=AdmissionId(str(value["admission_id"])),
+                command_key=CommandKey(str(value["command_key"])),
+                verdict=Admission(str(value["verdict"])),
+                reason=str(value["reason"]),
+                effect_ref=str(value["effect_ref"]),
+                at=Instant(int(str(value["at"]))),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidInput(field="receipt", value=sorted(value), rule=f"is no admission receipt: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,14 +224,17 @@ class Command:
         mine = self.claim
         return mine is not None and (mine.fence, mine.worker_id) == (claim.fence, claim.worker_id) and now < mine.expires_at
 
-    def blocks(self, later: Command) -> bool:
-        """Whether `later`, of the same target, waits for this one (G-09)."""
-        if not self.is_open or later.intent.kind.overtakes:
-            return False
+    @property
+    def is_in_the_way(self) -> bool:
+        """Whether ordinary later commands of its target wait for it (G-09)."""
         is_stuck = self.status in (CommandStatus.UNKNOWN, CommandStatus.QUARANTINED) or self.is_uncertain
-        return self.intent.kind.is_barrier or not is_stuck
+        return self.is_open and (self.intent.kind.is_barrier or not is_stuck)
 
-    def claimed(self, worker_id: WorkerId, expires_at: Instant) -> Command:
+    def blocks(self, later: Command) -> bool:
+        """Whether `later`, of the same target, waits for this one."""
+        return self.is_in_the_way and not later.intent.kind.overtakes
+
+    def taken(self, worker_id: WorkerId, expires_at: Instant) -> Command:
         """Give it to a worker: the fence grows with every claim (CC-30)."""
         return replace(
             self,
@@ -235,20 +259,32 @@ class Command:
         invariant(not self.is_uncertain, "what is uncertain is never offered for a first admission again")
         return self._released(CommandStatus.PENDING, until, why)
 
+    def undone(self, until: Instant, why: str) -> Command:
+        """Put it off because its admission certainly rolled back: the mark goes, as if that admission had never begun.
+
+        Nothing is left in doubt then, since an admission begins only once no earlier one can take effect any more.
+        """
+        return replace(self.deferred(until, why), started_fence=None)
+
     def unknown(self, until: Instant, why: str) -> Command:
-        """Keep it as unknown; it may only be read again, and stays so over claims and restarts (CC-49…CC-53)."""
-        return replace(self._released(CommandStatus.UNKNOWN, until, why), is_uncertain=True)
+        """Keep it as unknown; it may only be read again, and stays so over claims and restarts (CC-49…CC-53).
+
+        Its readings are counted by themselves: those before it became unknown do not use them up.
+        """
+        attempts = self.attempts if self.is_uncertain else 0
+        return replace(self._released(CommandStatus.UNKNOWN, until, why), is_uncertain=True, attempts=attempts)
 
     def quarantined(self, why: str) -> Command:
         """Hold it for a person. Neither success nor an end of its uncertainty (CC-57…CC-59)."""
         return self._released(CommandStatus.QUARANTINED, None, why)
 
     def requeued(self, now: Instant, why: str) -> Command:
-        """Offer it again from quarantine. Only what certainly never began (V21)."""
-        invariant(not self.may_have_begun, "what may have begun is never offered for a first admission again")
-        return replace(self._released(CommandStatus.PENDING, now, why), attempts=0, failures=0)
+        """Offer it again from quarantine, unless it is uncertain (V21). Unless it overtakes, it takes its place behind others."""
+        invariant(not self.is_uncertain, "what is uncertain is never offered for a first admission again")
+        claimable_at = now if self.intent.kind.overtakes else None
+        return replace(self._released(CommandStatus.PENDING, claimable_at, why), attempts=0, failures=0)
 
-    def ended(self, status: CommandStatus, at: Instant, why: str = "") -> Command:
+    def closed(self, status: CommandStatus, at: Instant, why: str = "") -> Command:
         """Close the delivery: settled, discarded or expired."""
         return replace(self._released(status, None, why), ended_at=at)
 
@@ -313,20 +349,42 @@ class Settlement:
     at: Instant
 
 
+class Effect(StrEnum):
+    """What is known of a command's effect, whatever became of its delivery (CC-63)."""
+
+    NOT_YET = "not_yet"
+    """No admission has begun."""
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    UNKNOWN = "unknown"
+    """An admission began, and no receipt shows yet how it ended."""
+    NEVER = "never"
+    """The delivery was closed before any admission could have taken effect."""
+
+
+def effect_of(command: Command, settlement: Settlement | None) -> Effect:
+    """Say what is known of a command's effect: from its owner's receipt alone, never from how far the delivery is."""
+    if settlement is not None:
+        return Effect(settlement.receipt.verdict.value)
+    if not command.is_open:
+        return Effect.NEVER
+    return Effect.UNKNOWN if command.may_have_begun else Effect.NOT_YET
+
+
 def next_step(command: Command, *, revision: int, now: Instant, reading: Reading | None) -> Step:
     """Say what a claim's holder may do: the flow of a delivery as one pure function.
 
     `revision` is the target's present one, `reading` what was read of the owner's receipt under this claim (None: nothing
     yet). Source: the five situations of requirement CC-61, the transitions V7…V18, resolutions G-11 and G-13.
     """
+    if isinstance(reading, AdmissionReceipt):
+        return Step.SETTLE
     is_superseded = command.intent.revision < revision
     if is_superseded and not command.may_have_begun:
         return Step.DISCARD
     match reading:
         case None:
             return Step.READ
-        case AdmissionReceipt():
-            return Step.SETTLE
         case Unreadable():
             return Step.KEEP_UNKNOWN if command.may_have_begun else Step.DEFER
         case Absent(excludes_in_flight=excludes):

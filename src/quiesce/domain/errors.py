@@ -11,11 +11,19 @@
     │   ├── ThreadBusy            THREAD_BUSY            the thread has an unfinished run
     │   ├── ContinuationRefused   CONTINUATION_REFUSED   the last receipt of the thread does not allow it unasked
     │   ├── BindingMismatch       BINDING_MISMATCH       the run was bound to another model or authority
+    │   ├── CapacityExhausted     CAPACITY_EXHAUSTED     a scope has no room for another command
+    │   ├── StaleClaim            STALE_CLAIM            the claim of a command is over: its owner decided nothing
     │   ├── SettlementPending     SETTLEMENT_PENDING     no boundary is established yet
+    │   ├── RunEnded              RUN_ENDED              the run has ended; names the receipt of that end
+    │   ├── AlreadyAnswered       ALREADY_ANSWERED       somebody was first; names who, and the answer
+    │   ├── QuestionExpired       QUESTION_EXPIRED       nobody answered in time; raised in the agent's code too
+    │   ├── QuestionRevoked       QUESTION_REVOKED       the run that asked has ended
     │   └── NotThereYet           NOT_THERE_YET          the product does not do this yet
     ├── ReplayMismatch            REPLAY_MISMATCH        code and journal disagree
     ├── BudgetExceeded            BUDGET_EXHAUSTED
+    ├── AdmissionRolledBack       ADMISSION_ROLLED_BACK  an owner could not decide; certainly nothing was stored
     ├── StepFailed                STEP_FAILED            a step raised, its tries are used up
+    ├── WaitTimedOut              WAIT_TIMED_OUT         no wake came in time; raised in the agent's code
     ├── ToolFailed                TOOL_FAILED            the tool answered with an error: a result, not a doubt
     ├── OutcomeUnknown            TOOL_OUTCOME_UNKNOWN   raised by a tool, or kept for it: it may have happened
     ├── ModelError                MODEL_ERROR            the model gave no whole answer
@@ -139,6 +147,46 @@ class SettlementPending(Refused):
     retryable = True
 
 
+class RunEnded(Refused):
+    """The run that something was meant for has ended. The details name the receipt of that end (C07)."""
+
+    code = "RUN_ENDED"
+
+
+class AlreadyAnswered(Refused):
+    """A question was answered before. The details name by whom and what; that answer stands (C76)."""
+
+    code = "ALREADY_ANSWERED"
+
+
+class QuestionExpired(Refused):
+    """The time for an answer has passed and nobody gave one: that is no "no" (C81). Raised where the run asked, too."""
+
+    code = "QUESTION_EXPIRED"
+    status = 410
+
+
+class QuestionRevoked(Refused):
+    """The run that asked has ended: an answer would change nothing."""
+
+    code = "QUESTION_REVOKED"
+    status = 410
+
+
+class CapacityExhausted(Refused):
+    """The scope of a command holds as many unfinished ones as it may (CC-24, CC-26). Nothing was staged."""
+
+    code = "CAPACITY_EXHAUSTED"
+    status = 429
+    retryable = True
+
+
+class StaleClaim(Refused):
+    """The claim under which an owner was asked is not live any more: nothing was decided, and no receipt exists (V16)."""
+
+    code = "STALE_CLAIM"
+
+
 class NotThereYet(Refused):
     """A documented part that this version does not have."""
 
@@ -158,10 +206,22 @@ class BudgetExceeded(QuiesceError):
     code = "BUDGET_EXHAUSTED"
 
 
+class AdmissionRolledBack(QuiesceError):
+    """An owner could not decide about a command, and certainly nothing of it was stored: it may be offered again."""
+
+    code = "ADMISSION_ROLLED_BACK"
+
+
 class StepFailed(QuiesceError):
     """A step raised and its tries are used up: a result, stored and raised again on replay. `__cause__` only at first."""
 
     code = "STEP_FAILED"
+
+
+class WaitTimedOut(QuiesceError):
+    """No wake of this name came within the timeout of `run.wait_for`. A stored result: a replay raises it again."""
+
+    code = "WAIT_TIMED_OUT"
 
 
 class ToolFailed(QuiesceError):

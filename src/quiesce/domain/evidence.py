@@ -1,7 +1,8 @@
 """What is known about effects apart from the journal: artifacts, late results, and people's decisions.
 
-These records are append-only and need no fence: an effect that happened is true whoever learns of it, and when. They never
-become steps by themselves (G-34, G-35): a late result changes what the policy says at use, not what the run did.
+These records are append-only and need no fence: an effect that happened is true whoever learns of it, and when. Of a run
+that has ended they change what the policy says at use, not what the run did (G-34, G-35). A run that goes on, and would have
+to ask what became of a call, takes the call's own late result.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class OperationKind(StrEnum):
     CHILD = "child"
     """A run started by this run."""
     TIMER = "timer"
-    """A durable wait for an instant."""
+    """A durable wait: for an instant, or for a wake or a person's answer, at most until one."""
     CHECKPOINT = "checkpoint"
     """The agent's own completed state."""
 

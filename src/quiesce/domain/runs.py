@@ -65,13 +65,20 @@ class WaitKind(StrEnum):
 
     TIMER = "timer"
     CHILD = "child"
+    WAKE = "wake"
+    """A wake of this name, from outside."""
+    ANSWER = "answer"
+    """A person's answer to the question of this id, at most until it expires."""
     UNKNOWN = "unknown"
     """Evidence or a decision about an effect that may have happened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """One thing that a run waits for. `subject`: a child's run id, or the position of the operation."""
+    """One thing that a run waits for.
+
+    `subject`: a child's run id, a wake's name, a question's id, or the position of the operation.
+    """
 
     kind: WaitKind
     subject: str

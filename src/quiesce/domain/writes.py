@@ -23,10 +23,17 @@ class WriteOutcome(StrEnum):
     """How the store answered one write. Losing is a value."""
 
     APPLIED = "applied"
+    EVIDENCE = "evidence"
+    """Applied, and the run settles: an end was accepted, so nothing of the run may begin any more."""
     STALE = "stale"
     """The fence is no longer the run's: nothing of this write was applied."""
     OVER_BUDGET = "over_budget"
     """A reservation in it did not fit (own or an ancestor's): nothing of this write was applied."""
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether the rows are stored, whatever becomes of the run."""
+        return self in (WriteOutcome.APPLIED, WriteOutcome.EVIDENCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

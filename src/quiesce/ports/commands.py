@@ -1,7 +1,8 @@
 """Intents, deliveries, targets, capacities and admission receipts, inside one transaction. Thin: decisions are made above.
 
 Lock order: an owner's own rows, then intents, commands, targets, scopes; each by ascending key. A scope's row is taken
-before an intent is inserted, never before one is locked.
+before an intent is inserted, never before one is locked. One exception: commands that a locked target lets through are locked
+behind it; who holds one of them and waits for the target may have to be run again.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from quiesce.domain.deliveries import (
     TargetState,
 )
 from quiesce.domain.instant import Instant
+from quiesce.domain.limits import DEFAULT_LIMITS
 
 Consumer = tuple[str, str, int]
 """Owner, kind, version: what a worker knows how to deliver."""
@@ -43,7 +45,10 @@ class Intents(Protocol):
         """Return an intent, locked until the end of the transaction."""
 
     def due(self, *, now: Instant, limit: int) -> list[Intent]:
-        """Return, locked, staged intents with `due_at <= now`, by (`due_at`, `id`). Those locked by others are passed over."""
+        """Return, locked, staged intents with `due_at <= now`, by that instant and then in the order of their staging.
+
+        Those locked by others are passed over.
+        """
 
     def end(self, intent_ids: Collection[IntentId], status: IntentStatus, at: Instant) -> None:
         """Record how these locked intents ended."""
@@ -97,19 +102,27 @@ class Commands(Protocol):
     def lock_many(self, event_ids: Collection[EventId]) -> dict[EventId, Command]:
         """Lock commands in ascending order of id and return those that exist."""
 
-    def claimable(self, consumers: Collection[Consumer], *, now: Instant, limit: int, after: ScopeKey | None) -> list[Command]:
-        """Return, locked, commands of these consumers with `claimable_at <= now`, at most `limit`.
+    def claimable(
+        self,
+        consumers: Collection[Consumer],
+        *,
+        now: Instant,
+        limit: int,
+        after: ScopeKey | None,
+        scopes_max: int = DEFAULT_LIMITS.command_scopes_max,
+    ) -> list[Command]:
+        """Return, locked, commands of these consumers with `claimable_at <= now`, at most `limit`, in the order of taking.
 
-        Fair over scopes: scopes are visited in ascending order from behind `after` and round again, a bounded number at a
-        time, and each gives its oldest before any gives its second. Commands locked by others are passed over. Costs the
-        same however many commands are settled, blocked or staged.
+        Fair over scopes: those that have such commands are taken in ascending order from behind `after` and round again,
+        at most `scopes_max` of them, and each gives its first (by `claimable_at`, then id) before any gives its second.
+        Commands locked by others are passed over. Costs the same however many commands are settled, blocked or staged.
         """
 
     def blocked_targets(self, targets: Collection[Target]) -> set[Target]:
         """Return the targets that have an open command for which an ordinary later one must wait (`Command.blocks`)."""
 
     def unblocked(self, targets: Collection[Target]) -> list[Command]:
-        """Return, locked, the commands that these locked targets no longer hold up.
+        """Return, locked and by ascending id, the commands that these locked targets no longer hold up.
 
         Of each target at most one: its first pending command without `claimable_at`, if no earlier one blocks it any more.
         """
@@ -133,10 +146,29 @@ class Commands(Protocol):
         """Return commands, newest first, with an id below `before`; all statuses if `statuses` is empty."""
 
     def counts(self, tenant: str) -> dict[str, tuple[int, Instant | None]]:
-        """Return, by status of an intent (`staged`) or open command, how many there are and since when the oldest."""
+        """Return, by status of an intent (`staged`) or open command, how many there are and since when the oldest.
+
+        Since when: the instant of its staging or acceptance. A status of which there are none is left out.
+        """
 
     def next_due(self, *, now: Instant) -> Instant | None:
         """Return the earliest instant after `now` at which an intent or a command falls due, if any."""
+
+
+class Staging(Protocol):
+    """What staging needs of a transaction, be it the store's or one of the producer's own."""
+
+    @property
+    def now(self) -> Instant:
+        """The instant of the transaction."""
+
+    @property
+    def intents(self) -> Intents: ...  # noqa: D102
+    @property
+    def commands(self) -> Commands: ...  # noqa: D102
+
+    def ring(self, topic: str) -> None:
+        """Wake those who wait on `topic`, after the commit and only if it succeeds."""
 
 
 class Admissions(Protocol):

@@ -7,6 +7,9 @@ from typing import Final, Protocol
 WORK: Final = "work"
 """Topic: a run became claimable."""
 
+COMMANDS: Final = "commands"
+"""Topic: an intent was staged, or a command became claimable."""
+
 
 def run_topic(run_id: str) -> str:
     """Topic: something of this run is new (events, status)."""

@@ -4,23 +4,28 @@
 await, so nothing remote can happen inside (house rule 6); it may be run again after a serialization failure and must
 therefore change nothing but the store. What it decides is returned as a value.
 
-Lock order, everywhere: run rows by ascending id (a child's id is greater than its parent's), then the rest. Decisions lock
-a run with `tx.runs.lock` or `lock_many` before they write to anything of it.
+Lock order, everywhere: run rows by ascending id (a child's id is greater than its parent's), then the rest; among that, the
+control channel's rows as `ports/commands.py` says. Decisions lock a run with `tx.runs.lock` or `lock_many` before they write
+to anything of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from quiesce.domain.instant import Instant
 from quiesce.domain.writes import Counters, RunWrite, WriteOutcome
 from quiesce.ports.checkpoints import Checkpoints
+from quiesce.ports.commands import Admissions, Commands, Intents
 from quiesce.ports.evidence import EvidenceLog, Outbox
+from quiesce.ports.interactions import Interactions
+from quiesce.ports.mailbox import Mailbox
 from quiesce.ports.notifier import Notifier
 from quiesce.ports.operations import Operations
 from quiesce.ports.runs import Runs, Threads
+from quiesce.ports.schedules import Schedules
 from quiesce.ports.streams import Streams
 from quiesce.ports.terminal import Terminal
 from quiesce.ports.workers import Workers
@@ -56,6 +61,30 @@ class Transaction(Protocol):
     def evidence(self) -> EvidenceLog: ...  # noqa: D102
     @property
     def outbox(self) -> Outbox: ...  # noqa: D102
+    @property
+    def intents(self) -> Intents: ...  # noqa: D102
+    @property
+    def commands(self) -> Commands: ...  # noqa: D102
+    @property
+    def admissions(self) -> Admissions: ...  # noqa: D102
+    @property
+    def mailbox(self) -> Mailbox: ...  # noqa: D102
+    @property
+    def schedules(self) -> Schedules: ...  # noqa: D102
+    @property
+    def interactions(self) -> Interactions: ...  # noqa: D102
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection (`sqlite3.Connection`, `psycopg.Connection`), inside this transaction.
+
+        For owners whose rows live in the same database: what they write there is committed with this transaction or not at
+        all. They must not commit, roll back or begin on it, nor keep it: it belongs to the store. An attempt is refused
+        where the store can see it. Raises `Refused` on a store that has no connection (memory).
+        """
+
+    def read_clock(self) -> Instant:
+        """Read the clock of `now` again, now: for what must hold after a lock was waited for (K14). Not before `now`."""
 
     def apply(self, write: RunWrite) -> WriteOutcome:
         """Apply a holder's write value inside this decision, under the same fence rule as the group writer."""

@@ -1,8 +1,9 @@
 """The ready-made agent: propose, seal, call, consume, until the model has answered. For who has a model and some tools.
 
-A turn is one journaled step (the model's reply: sealed once, never asked for again) and one journaled call per proposed
-tool call, side by side. Each proposed call takes exactly one position behind its reply, also one that names no known tool,
-so that the conversation can be rebuilt from the journal alone, however the run ended (`conversation_of`).
+A turn takes what people have corrected meanwhile, as user messages; then it is one journaled step (the model's reply: sealed
+once, never asked for again) and one journaled call per proposed tool call, side by side. Each proposed call takes exactly one
+position behind its reply, also one that names no known tool, so that the conversation can be rebuilt from the journal alone,
+however the run ended (`conversation_of`).
 
 Checkpoints hold what a turn added, not the whole conversation: a long run costs its length and not its square.
 """
@@ -30,6 +31,7 @@ from quiesce.ports.models import (
     user_message,
 )
 from quiesce.runtime.context import Run
+from quiesce.runtime.intake import CORRECTIONS, corrections_of
 from quiesce.runtime.registry import Agent, Tool, declare_agent
 
 MODEL_STEP = "model"
@@ -97,6 +99,7 @@ class _Conversation:
     async def hold(self, message: str, history: Sequence[Mapping[str, object]]) -> LoopResult:
         self._messages = opening(self._options.system, message, history)
         for turn in range(1, self._options.turns_max + 1):
+            self._messages.extend(user_message(c.text) for c in await self._run.corrections())
             try:
                 reply = await self._ask(self._options.tokens_per_turn, self._specs)
             except BudgetExceeded:
@@ -225,8 +228,11 @@ def conversation_of(
     """
     messages = opening(system, message, history)
     by_position = {operation.position: operation for operation in journal}
-    replies = [o for o in journal if o.kind is OperationKind.STEP and o.name == MODEL_STEP and o.result_kind is ResultKind.OK]
-    for operation in sorted(replies, key=lambda o: int(o.position)):
+    said = [o for o in journal if o.kind is OperationKind.STEP and o.name in _SAYING and o.result_kind is ResultKind.OK]
+    for operation in sorted(said, key=lambda o: int(o.position)):
+        if operation.name == CORRECTIONS:
+            messages.extend(user_message(correction.text) for correction in corrections_of(operation))
+            continue
         reply = ModelReply.from_json(parse(operation.result or b"null"))
         messages.append(reply.to_message())
         for offset, call in enumerate(reply.tool_calls, start=1):
@@ -249,5 +255,6 @@ def _answer_text(operation: Operation | None) -> str:
     return f"error: {facts.get('type')}: {facts.get('message')}"
 
 
+_SAYING = (MODEL_STEP, CORRECTIONS)
 _ANSWERING = (OperationKind.CALL, OperationKind.STEP)
 """What stands behind a reply for a call of it: the call, or the step that refused it. The last reply's are not made."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from quiesce.domain.boundary import Actor, ActorKind
 from quiesce.domain.canonical import canonical
+from quiesce.domain.errors import FenceLost, Stopped
 from quiesce.domain.evidence import Evidence, EvidenceKind, Verdict
 from quiesce.domain.ids import Position
 from quiesce.domain.instant import Instant
@@ -134,6 +135,13 @@ class Attempt:
         # Due by this process's clock and not by the store's, by as much: the two disagree, and the store's counts.
         return min(poll_ms, max(1.0, abs(wait.due_at - self.env.clock.now()) / 1000))
 
+    async def refused(self) -> NoReturn:
+        """The run is no longer ours to extend: have it looked at why, and end here either way."""
+        self.look_again()
+        while not self.journal.is_closed:
+            await self.env.clock.sleep(1)
+        raise Stopped if self.journal.is_draining else FenceLost
+
     async def read(self, fn: Callable[[Transaction], T]) -> T:
         """Read from the store, once it answers."""
         return await persist(self.env, fn, read=True)
@@ -144,7 +152,12 @@ class Attempt:
 
     async def testify(self, operation: Operation, kind: EvidenceKind, body: object, verdict: Verdict = Verdict.HAPPENED) -> None:
         """Store what is known of an effect beside the journal: it needs no fence, because it happened (G-34)."""
-        evidence = Evidence(
+        evidence = self.evidence_of(operation, kind, body, verdict, self.env.clock.now())
+        await self.env.store.transact(lambda tx: tx.evidence.add(evidence))
+
+    def evidence_of(self, operation: Operation, kind: EvidenceKind, body: object, verdict: Verdict, at: Instant) -> Evidence:
+        """Make a record that this attempt bears witness of."""
+        return Evidence(
             run_id=self.run.id,
             position=operation.position,
             number=0,
@@ -152,6 +165,5 @@ class Attempt:
             verdict=verdict,
             actor=Actor(kind=ActorKind.RUN, name=self.run.id),
             body=canonical(body),
-            at=self.env.clock.now(),
+            at=at,
         )
-        await self.env.store.transact(lambda tx: tx.evidence.add(evidence))

@@ -32,8 +32,10 @@ from quiesce.runtime import scopes
 from quiesce.runtime.attempt import Attempt
 from quiesce.runtime.codec import annotations_of, encode
 from quiesce.runtime.isolated import ISOLATED, Call, target_of
+from quiesce.runtime.reconciliation import answer_tx
 from quiesce.runtime.registry import Tool
 from quiesce.runtime.steps import backed_off, call_body, describe, error_result, recovery_of, refuse, result_of, wait_for_due
+from quiesce.runtime.transacting import persist
 
 _REPEATABLE: Final = (EffectPolicy.PURE, EffectPolicy.IDEMPOTENT)
 
@@ -189,7 +191,7 @@ async def _invoke(
 async def _store(attempt: Attempt, operation: Operation) -> None:
     """Store an answer: in the journal while the attempt advances or drains, beside it once the run is out of reach."""
     if attempt.is_over:
-        await _testify(attempt, operation)
+        await testify_late(attempt, operation)
         return
     if attempt.is_stopping:
         attempt.journal.hold(operation)
@@ -197,15 +199,21 @@ async def _store(attempt: Attempt, operation: Operation) -> None:
     try:
         await attempt.journal.put(operation)
     except FenceLost:  # out of reach since, which shows only now
-        await _testify(attempt, operation)
+        await testify_late(attempt, operation)
         raise
     attempt.env.crash.reach("result.after" if operation.has_result else "retry.after")
 
 
-async def _testify(attempt: Attempt, operation: Operation) -> None:
+async def testify_late(attempt: Attempt, operation: Operation) -> None:
+    """Store an answer that the attempt can no longer store as its own: a record beside the journal, for the run to take.
+
+    The record is of the instant at which the answer came, so that telling of it twice leaves one.
+    """
     if operation.has_result:
         body = {"result_kind": str(operation.result_kind), "result": parse(operation.result or b"null")}
-        await attempt.testify(operation, EvidenceKind.LATE_RESULT, body)
+        at = required(operation.settled_at, "a result has its instant")
+        evidence = attempt.evidence_of(operation, EvidenceKind.LATE_RESULT, body, Verdict.HAPPENED, at)
+        await persist(attempt.env, lambda tx: answer_tx(tx, operation, evidence))
 
 
 def _committed(attempt: Attempt, operation: Operation, tool: Tool, kind: ResultKind, result: bytes) -> Operation:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from quiesce.domain.boundary import Reason
 from quiesce.domain.budgets import Amounts, Budget
 from quiesce.domain.canonical import canonical, parse
-from quiesce.domain.errors import FenceLost, Stopped, required
+from quiesce.domain.errors import required
 from quiesce.domain.ids import Position, ReceiptId, RunId, ThreadId
 from quiesce.domain.operations import Operation, OperationKind, fingerprint
 from quiesce.domain.runs import Admission, RunStatus, Wait, WaitKind
@@ -106,7 +106,7 @@ async def spawn(attempt: Attempt, position: Position, agent: Agent, args: tuple[
         visibility=attempt.run.visibility,
     )
     if not await persist(attempt.env, lambda tx: _spawn_tx(tx, attempt, operation, wanted, child_id)):
-        await _refused(attempt)
+        await attempt.refused()
     journal.operations[position] = operation
     attempt.env.crash.reach("spawn.after")
     journal.consume(position)
@@ -120,14 +120,6 @@ def _spawn_tx(tx: Transaction, attempt: Attempt, operation: Operation, wanted: S
     child = submit_tx(tx, wanted, run_id=child_id, thread_id=ThreadId(attempt.env.new_id(tx.now)), parent=parent)
     write = RunWrite(run_id=parent.id, fence=attempt.run.fence, operations=(operation,))
     return child.id == child_id and tx.apply(write) is WriteOutcome.APPLIED
-
-
-async def _refused(attempt: Attempt) -> None:
-    """The run is no longer ours to extend: have the attempt look why, and end here either way."""
-    attempt.look_again()
-    while not attempt.journal.is_closed:
-        await attempt.env.clock.sleep(1)
-    raise Stopped if attempt.journal.is_draining else FenceLost
 
 
 def _child_id(operation: Operation) -> RunId:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection
 from quiesce.domain.errors import LeaseBusy, NotFound, Refused
 from quiesce.domain.ids import Fence, RunId, WorkerId
 from quiesce.domain.instant import after_ms, elapsed_ms, to_iso
+from quiesce.domain.interactions import InteractionId
+from quiesce.domain.mailbox import EntryKind
 from quiesce.domain.runs import Admission, Run, RunStatus, Wait, WaitKind
 from quiesce.domain.workers import Attempt, AttemptEnd, Renewal, Worker
 from quiesce.ports.notifier import WORK, run_topic
@@ -144,6 +146,12 @@ def is_over(tx: Transaction, run_id: RunId, wait: Wait) -> bool:
         case WaitKind.CHILD:
             child = tx.runs.get(RunId(wait.subject))
             return child is None or child.is_terminal
+        case WaitKind.WAKE:
+            came = tx.mailbox.queued(run_id, EntryKind.WAKE, name=wait.subject, limit=1)
+            return bool(came) or (wait.due_at is not None and wait.due_at <= tx.now)
+        case WaitKind.ANSWER:
+            question = tx.interactions.get(InteractionId(wait.subject))
+            return question is None or not question.is_open(tx.now)
         case WaitKind.UNKNOWN:
             operation = tx.operations.get(run_id, wait.position)
             return operation is None or not operation.may_have_acted

@@ -19,10 +19,12 @@ from quiesce.domain.operations import RetryPolicy
 from quiesce.domain.streams import Draft
 from quiesce.domain.texts import check_text
 from quiesce.runtime import scopes
+from quiesce.runtime.asking import Question, perform_ask
 from quiesce.runtime.attempt import Attempt
 from quiesce.runtime.calls import perform_call
 from quiesce.runtime.children import Child, spawn
 from quiesce.runtime.codec import encode
+from quiesce.runtime.intake import Correction, perform_corrections, perform_wait_for
 from quiesce.runtime.points import perform_checkpoint, perform_save_artifact, perform_sleep
 from quiesce.runtime.registry import Agent, Tool
 from quiesce.runtime.steps import StepOptions, perform_step
@@ -145,6 +147,22 @@ class Run:
         """Wait until `seconds` from when this was first reached; a long wait holds no process."""
         return perform_sleep(self._attempt, self._take(), seconds)
 
+    def wait_for(self, name: str, *, timeout: float | None = None) -> Coroutine[object, object, Json]:
+        """Wait for a wake of this name and return its value; a long wait holds no process.
+
+        A wake that came before is taken at once, and none is taken twice. Raises `WaitTimedOut` if none has come within
+        `timeout` seconds of when this was first reached.
+        """
+        return perform_wait_for(self._attempt, self._take(), name, timeout)
+
+    def corrections(self) -> Coroutine[object, object, list[Correction]]:
+        """Take what people have corrected since the last time, in the order of its arrival; often nothing.
+
+        Call it where the agent can take words in: at a safe boundary. Each correction is applied exactly once, recorded with
+        this place and the last checkpoint. Does not wait.
+        """
+        return perform_corrections(self._attempt, self._take())
+
     def spawn(self, agent: Agent, *args: object, budget: Amounts | None = None) -> Coroutine[object, object, Child]:
         """Start a child run and return a handle; `await child.outcome()` waits for its end, and parks if that is long.
 
@@ -164,9 +182,28 @@ class Run:
         """Open a wave of members that closes exactly once. Not there yet: raises `NotThereYet`; `spawn` starts children."""
         raise NotThereYet("run.wave: waves are not part of this version; run.spawn starts children", name=name, **options)
 
-    async def ask(self, request: object) -> object:
-        """Ask a person. Not there yet: raises `NotThereYet`."""
-        raise NotThereYet("run.ask: human answers are not part of this version", request=type(request).__name__)
+    @overload
+    def ask(
+        self, prompt: object, *, expires_in: float | None = None, about: object = None
+    ) -> Coroutine[object, object, bool]: ...
+    @overload
+    def ask(
+        self, prompt: object, *, answer: type[T], expires_in: float | None = None, about: object = None
+    ) -> Coroutine[object, object, T]: ...
+    @overload
+    def ask(
+        self, prompt: object, *, answer: object, expires_in: float | None = None, about: object = None
+    ) -> Coroutine[object, object, Any]: ...
+    def ask(
+        self, prompt: object, *, answer: object = bool, expires_in: float | None = None, about: object = None
+    ) -> Coroutine[object, object, object]:
+        """Ask a person, once, and return the answer as `answer`: a bool, a `Literal`, a dataclass, … Holds no process.
+
+        `about`: what exactly is decided, the arguments of a call say; it is shown, and the answer is bound to it. Raises
+        `QuestionExpired` if nobody has answered within `expires_in` seconds of when this was first reached.
+        """
+        question = Question(prompt=prompt, answer=answer, expires_in=expires_in, about=about)
+        return perform_ask(self._attempt, self._take(), question)
 
     def _take(self) -> Position:
         self._attempt.stir()

@@ -38,6 +38,14 @@ class Settings:
     """How long after the grace the holder may still store evidence, before others finish the settlement."""
     shutdown_ms: int = 5_000
     """How long a stopping worker lets operations in flight finish before it hands their runs back."""
+    deliveries: int = 64
+    """Commands that one worker delivers at once."""
+    command_lease_ms: int = 10_000
+    """How long a claim of a command lasts; a worker that still delivers it extends it."""
+    defer_ms: int = 250
+    """First wait before an owner's receipt is read again; it doubles with every failure in a row."""
+    defer_ms_max: int = 60_000
+    """The longest such wait."""
     concurrency: int = 100
     """Runs that one worker advances at once."""
 

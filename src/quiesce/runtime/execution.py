@@ -25,6 +25,7 @@ from quiesce.domain.writes import RunWrite
 from quiesce.ports.store import Transaction
 from quiesce.runtime import scopes
 from quiesce.runtime.attempt import Attempt
+from quiesce.runtime.calls import testify_late
 from quiesce.runtime.cancel import end_tx, plain_occurrence
 from quiesce.runtime.claims import park_tx, release_tx
 from quiesce.runtime.codec import decode_arguments
@@ -49,6 +50,7 @@ class Execution:
         self._attention = asyncio.Event()
         self._must_look = False
         self._must_leave = False
+        self._must_end = False
         self.run = run
 
     # -- what others may tell it (any time, also before it has begun) --------------------------------------------------
@@ -58,9 +60,10 @@ class Execution:
         self._must_look = True
         self._attention.set()
 
-    def leave(self) -> None:
-        """The worker stops: finish what is in flight, begin nothing, hand the run back."""
+    def leave(self, *, end_run: bool = False) -> None:
+        """The worker stops: finish what is in flight, begin nothing, hand the run back, or end it: nobody is to take it over."""
         self._must_leave = True
+        self._must_end = end_run
         self._attention.set()
 
     # -- the attempt ---------------------------------------------------------------------------------------------------
@@ -75,11 +78,14 @@ class Execution:
             journal.gate.note(status_draft("resumed", attempt=run.attempt))
         agent = asyncio.get_running_loop().create_task(self._call_agent(attempt), name=f"agent {run.agent} {run.id}")
         try:
-            return await self._watch(attempt, agent)
+            end = await self._watch(attempt, agent)
         finally:
             attempt.is_over = attempt.is_stopping = True
             journal.rule(drains=False)
             await _abandon(agent)
+        for operation in journal.unstored():  # held back for a drain that somebody else has closed, or beside a release
+            await testify_late(attempt, operation)
+        return end
 
     async def _call_agent(self, attempt: Attempt) -> object:
         scopes.enter(scopes.Scope("", asyncio.current_task()))
@@ -99,7 +105,7 @@ class Execution:
                 if agent.done():
                     return await self._end(attempt, agent)
                 if deadline.done():
-                    return await self._overrun(attempt, agent)
+                    return await self._give_up(attempt, agent, Reason.DEADLINE, "the run's deadline has passed", "clock")
                 if self._must_leave:
                     return await self._hand_back(attempt, agent)
                 if idle.done():
@@ -264,15 +270,16 @@ class Execution:
         self._env.crash.reach("end.inside")
         return receipt
 
-    async def _overrun(self, attempt: Attempt, agent: asyncio.Task[object]) -> AttemptEnd:
-        """The deadline has passed: accept that end like any other, then settle."""
+    async def _give_up(
+        self, attempt: Attempt, agent: asyncio.Task[object], reason: Reason, text: str, service: str
+    ) -> AttemptEnd:
+        """The run may not go on: accept that end like any other, then settle."""
         grace_ms = self._env.settings.grace_ms
 
         def accept(tx: Transaction) -> None:
             run = tx.runs.lock(self.run.id)
             if run is not None and run.is_active and run.fence == self.run.fence:
-                clock = Actor(kind=ActorKind.SERVICE, name="clock")
-                end_tx(tx, self._env, run, Reason.DEADLINE, "the run's deadline has passed", clock, grace_ms)
+                end_tx(tx, self._env, run, reason, text, Actor(kind=ActorKind.SERVICE, name=service), grace_ms)
 
         await persist(self._env, accept)
         return await self._look(attempt, agent, always=True) or AttemptEnd.EXPIRED
@@ -296,7 +303,7 @@ class Execution:
         return AttemptEnd.PARKED
 
     async def _hand_back(self, attempt: Attempt, agent: asyncio.Task[object]) -> AttemptEnd:
-        """The worker stops: let operations in flight end, then release the run. A cancel is still obeyed (C12)."""
+        """The worker stops: let operations in flight end, then release the run, or end it. A cancel is still obeyed (C12)."""
         attempt.journal.is_closed = True
         until = asyncio.get_running_loop().time() + self._env.settings.shutdown_ms / 1000
         while attempt.in_flight and (left_s := until - asyncio.get_running_loop().time()) > 0:
@@ -305,6 +312,9 @@ class Execution:
                 return end
         if agent.done() and reason_of(agent)[0] is not None and not attempt.journal.has_refused:
             return await self._end(attempt, agent)
+        if self._must_end:
+            text = "its worker was stopped, and nobody is to take it over"
+            return await self._give_up(attempt, agent, Reason.WORKER_SHUTDOWN, text, "worker")
         attempt.journal.gate.shut()  # soon the run is anybody's: what was shown is stored before
         if (end := await self._write(attempt, agent, attempt.journal.flush())) is not None:
             return end

@@ -6,7 +6,9 @@ recovery uses, so the answer and the deed cannot differ. Read-only.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
+from typing import Final
 
 from quiesce.domain.boundary import Occurrence, PersistenceOutcome
 from quiesce.domain.canonical import Json, parse
@@ -15,13 +17,16 @@ from quiesce.domain.errors import NotFound
 from quiesce.domain.evidence import ArtifactReceipt, Evidence
 from quiesce.domain.ids import RunId
 from quiesce.domain.instant import Instant, to_iso
+from quiesce.domain.interactions import Interaction
 from quiesce.domain.operations import Operation, Recovery, recover
-from quiesce.domain.runs import Run, RunStatus, WaitKind
+from quiesce.domain.runs import Run, RunStatus, Wait, WaitKind
 from quiesce.domain.streams import StreamState
 from quiesce.domain.terminal import TerminalReceipt
 from quiesce.domain.workers import Attempt
 from quiesce.ports.store import Transaction
 from quiesce.runtime.claims import is_held
+
+PROMPT_CHARS_SHOWN: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +46,7 @@ class Inspection:
     artifacts: list[ArtifactReceipt]
     evidence: list[Evidence]
     children: list[Run]
+    questions: list[Interaction]
 
     def authority(self) -> dict[str, list[dict[str, object]]]:
         """Return the three lists: `may_continue`, `read_only`, `must_stop`, each item with the reason in one word."""
@@ -80,9 +86,17 @@ class Inspection:
                     words.append(f"a decision about operation {wait.position}, whose outcome is unknown (quiesce reconcile)")
                 case WaitKind.CHILD:
                     words.append(f"child run {wait.subject}")
+                case WaitKind.ANSWER:
+                    words.append(f"an answer{at} to {self._prompt_of(wait)} (quiesce answer {wait.subject} --value JSON)")
+                case WaitKind.WAKE:
+                    words.append(f"a wake {wait.subject!r}{at} (quiesce wake {self.run.id} {shlex.quote(wait.subject)})")
                 case _:
                     words.append(f"a timer at operation {wait.position}{at}")
         return words
+
+    def _prompt_of(self, wait: Wait) -> str:
+        prompt = next((q.prompt.decode() for q in self.questions if q.id == wait.subject), "a question")
+        return prompt if len(prompt) <= PROMPT_CHARS_SHOWN else prompt[:PROMPT_CHARS_SHOWN] + "…"
 
     def to_json(self) -> dict[str, object]:
         """Return the view as `inspect --json` shows it."""
@@ -123,6 +137,7 @@ class Inspection:
             "usage": run.budget.to_json(),
             "artifacts": [a.to_json() for a in self.artifacts],
             "evidence": [e.to_json() for e in self.evidence],
+            "questions": [q.to_json() for q in self.questions],
             "children": [{"run_id": c.id, "agent": c.agent, "status": str(c.status)} for c in self.children],
             "receipt": None if self.receipt is None else self.receipt.to_json(),
         }
@@ -168,4 +183,5 @@ def inspect_tx(tx: Transaction, run_id: RunId, *, tenant: str = "local") -> Insp
         artifacts=tx.evidence.artifacts([run_id]),
         evidence=tx.evidence.of_run(run_id),
         children=tx.runs.children(run_id),
+        questions=tx.interactions.of_run(run_id),
     )

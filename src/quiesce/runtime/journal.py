@@ -4,16 +4,17 @@ Rows wait in a buffer and go out as one write value, one at a time and in order;
 next. Nothing leaves the process before the rows it rests on are durable: `flush` before a dispatch, and events are shown
 by readers only from the store (or under numbers reserved there).
 
-A refused write stops everything that waits until the attempt has looked why (`rule`). If the run is lost, `FenceLost` is
-raised everywhere and nothing more is written. If a cancel has been admitted, the journal drains: rows that are evidence of
-what already happened are still stored, rows that would begin something are dropped and their callers told `Stopped`.
+A write that is refused, or taken as evidence only, stops everything that waits until the attempt has looked why (`rule`).
+If the run is lost, `FenceLost` is raised everywhere and nothing more is written. If a cancel has been admitted, the journal
+drains: rows that are evidence of what already happened are still stored, rows that would begin something are dropped and
+their callers told `Stopped`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from quiesce.domain.checkpoints import Checkpoint
 from quiesce.domain.errors import (
@@ -33,36 +34,10 @@ from quiesce.domain.streams import (
     StreamEvent,
 )
 from quiesce.domain.writes import RunWrite, WriteOutcome
+from quiesce.runtime.buffer import Buffer, begins
 from quiesce.runtime.environment import Environment
 from quiesce.runtime.past import Stored
 from quiesce.runtime.stream_gate import StreamGate
-
-
-@dataclass(slots=True)
-class Buffer:
-    """Rows that wait for the next write."""
-
-    operations: dict[Position, Operation] = field(default_factory=dict)
-    events: list[StreamEvent] = field(default_factory=list)
-    checkpoints: list[Checkpoint] = field(default_factory=list)
-    artifacts: list[ArtifactReceipt] = field(default_factory=list)
-    consumed: list[Position] = field(default_factory=list)
-    reserve_seq: int | None = None
-
-    def __bool__(self) -> bool:
-        """Whether anything waits."""
-        return bool(self.operations or self.events or self.checkpoints or self.artifacts or self.consumed or self.reserve_seq)
-
-    def followed_by(self, later: Buffer) -> Buffer:
-        """Return these rows with later ones behind them."""
-        return Buffer(
-            operations={**self.operations, **later.operations},
-            events=[*self.events, *later.events],
-            checkpoints=[*self.checkpoints, *later.checkpoints],
-            artifacts=[*self.artifacts, *later.artifacts],
-            consumed=[*self.consumed, *later.consumed],
-            reserve_seq=self.reserve_seq if later.reserve_seq is None else later.reserve_seq,
-        )
 
 
 class Journal:
@@ -145,8 +120,8 @@ class Journal:
         if operation.position in self._refused:
             self._refused.discard(operation.position)
             self._restore(operation.position, before)
-            raise self._over_budget(operation)
-        if self.is_draining and _begins(operation):
+            raise _over_budget(operation)
+        if self.is_draining and begins(operation):
             self._restore(operation.position, before)
             raise Stopped
 
@@ -154,14 +129,6 @@ class Journal:
         self.operations.pop(position, None)
         if before is not None:
             self.operations[position] = before
-
-    def _over_budget(self, operation: Operation) -> BudgetExceeded:
-        return BudgetExceeded(
-            f"run {self.run.id}: {operation.kind} {operation.name!r} needs {dict(operation.reserved)}, which is more than "
-            "what is left of its budget or of an ancestor's; nothing was dispatched",
-            position=operation.position,
-            needs=dict(operation.reserved),
-        )
 
     def consume(self, position: Position) -> None:
         """Note that the agent's code has been given this result; stored with the next write."""
@@ -247,20 +214,24 @@ class Journal:
     async def _hand_in(self, buffer: Buffer) -> None:
         only_evidence = self.is_draining
         if only_evidence:
-            self._keep_only_evidence(buffer)
+            buffer.keep_only_evidence(with_checkpoint=self.may_close_step)
         if not buffer:
             return
         outcome = await self.persist(self.write_of(buffer))
         if outcome is WriteOutcome.OVER_BUDGET:
             await self._hand_in_apart(buffer)
-        elif outcome is WriteOutcome.STALE:
+            return
+        if outcome is WriteOutcome.STALE:
             await self._when_stale(buffer, only_evidence=only_evidence)
-        elif buffer.events:
+            return
+        if outcome is WriteOutcome.EVIDENCE:
+            await self._when_settling()
+        if buffer.events:
             self._env.crash.reach("emit.after")
 
     async def _hand_in_apart(self, buffer: Buffer) -> None:
         """Not all that these rows reserve fits: store those that reserve nothing, then each of the others that fits."""
-        asking = {p: o for p, o in buffer.operations.items() if self._moves_budget(o)}
+        asking = {p: o for p, o in buffer.operations.items() if _reserves(o)}
         await self._hand_in(replace(buffer, operations={p: o for p, o in buffer.operations.items() if p not in asking}))
         if len(asking) == 1:
             self._refused |= asking.keys()
@@ -277,7 +248,16 @@ class Journal:
             await self._hand_in(buffer)
             return
         self._failure = self._failure or FenceLost()
+        self._buffer = buffer.followed_by(self._buffer)  # stored by nobody: see `unstored`
         raise self._failure
+
+    async def _when_settling(self) -> None:
+        """The rows are stored, behind a stop: wait until the attempt has ruled before anybody goes on from them.
+
+        So nothing begins behind an operation whose end was stored after the stop (C09).
+        """
+        if self._failure is None and not self.is_draining:
+            await self._ask_verdict()
 
     async def _ask_verdict(self) -> bool:
         """Have the attempt look, and return what it rules: whether this journal drains."""
@@ -294,10 +274,6 @@ class Journal:
             self._failure = self._failure or FenceLost()
         if self._verdict is not None and not self._verdict.done():
             self._verdict.set_result(drains)
-
-    @staticmethod
-    def _moves_budget(operation: Operation) -> bool:
-        return bool(operation.reserved) and not operation.has_result
 
     def write_of(self, buffer: Buffer) -> RunWrite:
         """Make the write value of a buffer."""
@@ -340,15 +316,11 @@ class Journal:
                 await self._env.clock.sleep(delay_ms)
                 delay_ms = min(delay_ms * 2, 1000.0)
 
-    # -- the drain of a cancel -----------------------------------------------------------------------------------------
+    def unstored(self) -> list[Operation]:
+        """Return the answers of calls that never reached the store: what this holder knows and nobody else does."""
+        return [o for o in self._buffer.operations.values() if o.kind is OperationKind.CALL and o.has_result]
 
-    def _keep_only_evidence(self, buffer: Buffer) -> None:
-        buffer.operations = {p: o for p, o in buffer.operations.items() if not _begins(o)}
-        buffer.consumed.clear()
-        buffer.reserve_seq = None
-        if not self.may_close_step:  # a checkpoint and its mark are one fact: neither is stored without the other
-            buffer.checkpoints.clear()
-            buffer.operations = {p: o for p, o in buffer.operations.items() if o.kind is not OperationKind.CHECKPOINT}
+    # -- the drain of a cancel -----------------------------------------------------------------------------------------
 
     async def drain(self) -> bool:
         """Store the evidence that waits. Returns False if the drain is closed: somebody else settles the run."""
@@ -361,5 +333,14 @@ class Journal:
         return True
 
 
-def _begins(operation: Operation) -> bool:
-    return operation.status in (OperationStatus.SEALED, OperationStatus.DISPATCHED)
+def _reserves(operation: Operation) -> bool:
+    return bool(operation.reserved) and not operation.has_result
+
+
+def _over_budget(operation: Operation) -> BudgetExceeded:
+    return BudgetExceeded(
+        f"run {operation.run_id}: {operation.kind} {operation.name!r} needs {dict(operation.reserved)}, which is more than "
+        "what is left of its budget or of an ancestor's; nothing was dispatched",
+        position=operation.position,
+        needs=dict(operation.reserved),
+    )

@@ -1,20 +1,21 @@
 """Reconciliation: the only ways by which an unknown effect ends (TR-45, CC-54).
 
-A person's decision (it happened, with this result; it did not happen; give up) or the destination's own answer to the
-tool's probe. Each leaves a record with actor and grounds. Time and wishes end nothing.
+A person's decision (it happened, with this result; it did not happen; give up), the destination's own answer to the tool's
+probe, or the call's own answer, come late. Each leaves a record with actor and grounds. Time and wishes end nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from quiesce.domain.boundary import Actor
+from quiesce.domain.budgets import difference
 from quiesce.domain.canonical import Json, canonical, digest
 from quiesce.domain.errors import NotFound, Refused, required
 from quiesce.domain.evidence import Evidence, EvidenceKind, Verdict
 from quiesce.domain.ids import Position, RunId
-from quiesce.domain.operations import Operation, OperationStatus, ResultKind
+from quiesce.domain.operations import EffectPolicy, Operation, OperationStatus, ResultKind
 from quiesce.domain.runs import Run, WaitKind
 from quiesce.ports.store import Transaction
 from quiesce.runtime.claims import wake_tx
@@ -33,6 +34,8 @@ class Decision:
     result: Json = None
     kind: EvidenceKind = EvidenceKind.DECISION
     tenant: str = "local"
+    is_checked: bool = False
+    """Whether the result was held against what the tool is declared to return."""
 
 
 def decide_tx(tx: Transaction, decision: Decision) -> Evidence:
@@ -64,10 +67,48 @@ def decide_tx(tx: Transaction, decision: Decision) -> Evidence:
         )
     evidence = tx.evidence.add(_evidence(tx, decision))
     if decision.verdict is not Verdict.CANNOT_TELL and run.is_active:
-        tx.operations.put_many([_decided(tx, lineage.values(), operation, decision)])
-        freed = required(tx.runs.lock(run.id), "a locked run exists")  # its budget may have moved
-        wake_tx(tx, freed, lambda w: w.kind is WaitKind.UNKNOWN and w.position == decision.position)
+        _settle(tx, lineage, operation, _decided(tx, operation, decision))
     return evidence
+
+
+def answer_tx(tx: Transaction, late: Operation, evidence: Evidence) -> None:
+    """Record the answer of a call that came when its holder could no longer store it, once (G-34).
+
+    `late` is the operation as that holder would have stored it. If the run goes on and nobody has carried the operation any
+    further than that holder did, this is what it waits for, or will: it takes the result. A run that has ended or settles,
+    and an operation decided or tried anew since, stay as they are; the record stands beside them.
+    """
+    lineage = _lock_lineage(tx, late.run_id)
+    stored = tx.operations.get(late.run_id, late.position)
+    if stored is None or (stored.has_result and stored.tries == late.tries):
+        return  # its own write had reached the store after all: nothing is late
+    if any(_is_same(record, evidence) for record in tx.evidence.of_run(late.run_id)):
+        return
+    tx.evidence.add(evidence)
+    if lineage[late.run_id].is_active and _is_answered_by(stored, late):
+        _settle(tx, lineage, stored, late)
+
+
+def _is_same(record: Evidence, other: Evidence) -> bool:
+    return (record.position, record.kind, record.body, record.at) == (other.position, other.kind, other.body, other.at)
+
+
+def _is_answered_by(stored: Operation, late: Operation) -> bool:
+    """Whether this answer ends the operation: it is of its last try, and nobody is about to make another."""
+    is_left = stored.status is OperationStatus.UNKNOWN or (
+        stored.status is OperationStatus.DISPATCHED and stored.policy is EffectPolicy.ONCE
+    )
+    return is_left and (stored.fence, len(stored.tries)) == (late.fence, len(late.tries))
+
+
+def _settle(tx: Transaction, lineage: Mapping[RunId, Run], old: Operation, new: Operation) -> None:
+    """Store what has become of an operation, move the budgets of these locked runs by it, and let the run go on."""
+    tx.operations.put_many([new])
+    used, reserved = difference(new.used, old.used), difference(new.reserved, old.reserved)
+    if used or reserved:
+        tx.runs.save_many([replace(run, budget=run.budget.moved(used=used, reserved=reserved)) for run in lineage.values()])
+    freed = required(tx.runs.lock(new.run_id), "a locked run exists")  # its budget may have moved
+    wake_tx(tx, freed, lambda w: w.kind is WaitKind.UNKNOWN and w.position == new.position)
 
 
 def _lock_lineage(tx: Transaction, run_id: RunId) -> dict[RunId, Run]:
@@ -88,19 +129,23 @@ def _evidence(tx: Transaction, decision: Decision) -> Evidence:
         kind=decision.kind,
         verdict=decision.verdict,
         actor=decision.actor,
-        body=canonical({"grounds": decision.grounds, "result": digest(canonical(decision.result))}),
+        body=canonical(
+            {
+                "grounds": decision.grounds,
+                "result": digest(canonical(decision.result)),
+                "result_checked": decision.is_checked,
+            }
+        ),
         at=tx.now,
     )
 
 
-def _decided(tx: Transaction, lineage: Iterable[Run], operation: Operation, decision: Decision) -> Operation:
-    """Return the operation as the verdict leaves it, and move the budgets of the run and its ancestors accordingly."""
+def _decided(tx: Transaction, operation: Operation, decision: Decision) -> Operation:
+    """Return the operation as the verdict leaves it: what was reserved is freed, used if it happened, or stays."""
     match decision.verdict:
         case Verdict.DID_NOT_HAPPEN:
-            _free(tx, lineage, operation, counts=False)
             return replace(operation, status=OperationStatus.SEALED, due_at=None, reserved={})
         case Verdict.HAPPENED:
-            _free(tx, lineage, operation, counts=True)
             kind, result, reserved = ResultKind.OK, canonical(decision.result), {}
             used = {u: operation.used.get(u, 0) + n for u, n in operation.reserved.items()}
         case _:
@@ -115,14 +160,6 @@ def _decided(tx: Transaction, lineage: Iterable[Run], operation: Operation, deci
         reserved=reserved,
         used=used,
     )
-
-
-def _free(tx: Transaction, lineage: Iterable[Run], operation: Operation, *, counts: bool) -> None:
-    """End the operation's reservation on each of these locked runs; count it as used if the effect happened."""
-    if operation.reserved:
-        released = {u: -n for u, n in operation.reserved.items()}
-        used = dict(operation.reserved) if counts else {}
-        tx.runs.save_many([replace(run, budget=run.budget.moved(used=used, reserved=released)) for run in lineage])
 
 
 async def decide(env: Environment, decision: Decision) -> Evidence:

@@ -115,10 +115,29 @@ class Registry:
             raise NotFound("agent", name, f"this process knows: {known}")
         return agent
 
+    def tool_of(self, agent: str, name: str) -> Tool | None:
+        """Return the tool of that name that an agent's code can see: where it was made, else in its module.
+
+        None if this process does not know the agent, or sees no such tool, or several.
+        """
+        known = self._agents.get(agent)
+        if known is None:
+            return None
+        for values in (inspect.getclosurevars(known.fn).nonlocals, getattr(known.fn, "__globals__", {})):
+            found = {id(t): t for value in values.values() for t in _tools_in(value) if t.name == name}
+            if found:
+                return next(iter(found.values())) if len(found) == 1 else None
+        return None
+
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all registered agents."""
         return tuple(sorted(self._agents))
+
+
+def _tools_in(value: object) -> list[Tool]:
+    values = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
+    return [v for v in values if isinstance(v, Tool)]
 
 
 def declare_tool(

@@ -6,15 +6,20 @@ itself where nobody else can. Each call is checked against the caller's tenant; 
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from quiesce.domain.boundary import Actor, ActorKind, CancelMode, CancelScope, Reason
+from quiesce.domain.canonical import Json, canonical, parse
+from quiesce.domain.commands import Intent, IntentId
 from quiesce.domain.errors import InvalidInput, NotFound, SettlementPending, StoreError, required
-from quiesce.domain.evidence import Evidence
+from quiesce.domain.evidence import Evidence, Verdict
 from quiesce.domain.ids import RunId, ThreadId
+from quiesce.domain.interactions import Interaction, InteractionId
+from quiesce.domain.mailbox import EntryId, EntryKind, MailboxEntry
 from quiesce.domain.runs import Run, RunStatus
 from quiesce.domain.terminal import TerminalReceipt
 from quiesce.domain.texts import check_text
@@ -22,10 +27,15 @@ from quiesce.ports.notifier import run_topic
 from quiesce.ports.store import Transaction
 from quiesce.runtime.cancel import CancelAdmission, CancelRequest, cancel_tx
 from quiesce.runtime.children import read_result
+from quiesce.runtime.codec import annotations_of, decode, encode
+from quiesce.runtime.commands import CommandRequest, Staged, stage_tx, withdraw_tx
 from quiesce.runtime.environment import Environment
 from quiesce.runtime.inspection import Inspection, inspect_tx
+from quiesce.runtime.interactions import Answer, answer_tx
+from quiesce.runtime.mailbox import Arrival, arrive_tx, withdraw_entry_tx
 from quiesce.runtime.readers import Frame, read_stream
 from quiesce.runtime.reconciliation import Decision, decide
+from quiesce.runtime.registry import Registry
 from quiesce.runtime.settlement import settle_abandoned
 from quiesce.runtime.submission import Submission, submit_tx
 from quiesce.runtime.transacting import persist
@@ -42,11 +52,12 @@ class Caller:
 
 
 class ControlService:
-    """Commands and questions about runs, for one caller."""
+    """Commands and questions about runs, for one caller. `known`: the code that this process has of them, if any."""
 
-    def __init__(self, env: Environment, caller: Caller | None = None) -> None:
+    def __init__(self, env: Environment, caller: Caller | None = None, known: Registry | None = None) -> None:
         self._env = env
         self._caller = caller or Caller()
+        self._known = known or Registry()
 
     async def submit(self, wanted: Submission) -> Run:
         """Store a run durably and return it, or the run that the same key made before; see `submit_tx`."""
@@ -103,6 +114,73 @@ class ControlService:
             with contextlib.suppress(StoreError):  # it is admitted; whoever comes next finishes it
                 await settle_abandoned(self._env, limit=self._env.limits.sweep_batch_max)
         return admission
+
+    async def stage(self, wanted: CommandRequest) -> Staged:
+        """Stage a command of the caller's tenant in a transaction of its own; see `stage_tx`."""
+        wanted = replace(wanted, tenant=self._caller.tenant)
+        intent_id = IntentId(self._env.new_id())
+        self._env.crash.reach("stage.before")
+        staged = await persist(self._env, lambda tx: stage_tx(tx, wanted, intent_id=intent_id, limits=self._env.limits))
+        self._env.crash.reach("stage.after")
+        return staged
+
+    async def withdraw(self, intent_id: IntentId) -> Intent:
+        """Take back a command that was not relayed yet; see `withdraw_tx`."""
+        return await persist(self._env, lambda tx: withdraw_tx(tx, intent_id, tenant=self._caller.tenant))
+
+    async def wake(self, run_id: RunId, name: str, value: Json = None, *, key: str | None = None) -> MailboxEntry:
+        """Wake a run that waits, or will wait, for `name`. Durable before this returns.
+
+        The same `key` with the same content is the same wake. Raises `NotFound`, or `RunEnded` that names the receipt.
+        """
+        return await self._arrive(run_id, EntryKind.WAKE, value, name=name, key=key)
+
+    async def correct(self, run_id: RunId, text: str, *, key: str | None = None) -> MailboxEntry:
+        """Give a running agent a person's words, for its next safe boundary. Durable before this returns.
+
+        Kept is not applied: ask `mailbox` what became of it. Raises `NotFound`, or `RunEnded` that names the receipt.
+        """
+        return await self._arrive(run_id, EntryKind.CORRECTION, text, key=key)
+
+    async def _arrive(self, run_id: RunId, kind: EntryKind, value: Json, *, name: str = "", key: str | None) -> MailboxEntry:
+        caller = self._caller
+        key = f"{kind}:{self._env.new_id()}" if key is None else key
+        wanted = Arrival(run_id=run_id, kind=kind, name=name, value=value, key=key, subject=caller.subject, tenant=caller.tenant)
+        return await persist(self._env, lambda tx: arrive_tx(tx, self._env, wanted))
+
+    async def withdraw_entry(self, entry_id: EntryId) -> MailboxEntry:
+        """Take back a correction or a wake that the run has not taken yet; see `withdraw_entry_tx`."""
+        return await persist(self._env, lambda tx: withdraw_entry_tx(tx, entry_id, tenant=self._caller.tenant))
+
+    async def questions(self, *, after: str | None = None, limit: int | None = None) -> builtins.list[Interaction]:
+        """Return what waits for a person, over all runs of the caller's tenant, oldest first; page on with the last id."""
+        page, tenant = self._env.limits.questions_page_max, self._caller.tenant
+        start = None if after is None else InteractionId(after)
+        size = page if limit is None else max(1, min(limit, page))
+        return await self._env.store.read(
+            lambda tx: [q for q in tx.interactions.open(tenant, after=start, limit=size) if q.is_open(tx.now)]
+        )
+
+    async def answer(
+        self, interaction_id: str, value: object, *, actor: str | None = None, key: str | None = None, digest: str | None = None
+    ) -> Interaction:
+        """Answer a question, for good, and let its run go on; see `answer_tx`. `actor`: who says it, by default the caller."""
+        answer = Answer(
+            interaction_id=InteractionId(interaction_id),
+            value=parse(encode(value, field="value", limits=self._env.limits)),
+            actor=Actor(kind=ActorKind.USER, name=actor or self._caller.subject),
+            key=f"answer:{self._env.new_id()}" if key is None else key,
+            digest=digest,
+            tenant=self._caller.tenant,
+        )
+        answered = await persist(self._env, lambda tx: answer_tx(tx, answer, self._env.limits))
+        self._env.crash.reach("answer.after")
+        return answered
+
+    async def mailbox(self, run_id: RunId) -> builtins.list[MailboxEntry]:
+        """Return what reached a run from outside, and what became of each. Raises `NotFound`."""
+        await self.get(run_id)
+        return await self._env.store.read(lambda tx: tx.mailbox.of_run(run_id))
 
     async def wait(self, run_id: RunId, *, timeout_ms: float | None = None) -> TerminalReceipt:
         """Return the run's receipt once its boundary is published; finish the settlement if nobody does.
@@ -173,9 +251,31 @@ class ControlService:
         return read_stream(self._env, run_id, after=after, tenant=self._caller.tenant)
 
     async def reconcile(self, decision: Decision) -> Evidence:
-        """Record a decision about an unknown effect; see `decide_tx`."""
+        """Record a decision about an unknown effect; see `decide_tx`.
+
+        Raises `InvalidInput`, and changes nothing, for a result that the tool does not return by its declaration. Where this
+        process does not know the tool, nothing can be checked, and the record says so.
+        """
         check_text("grounds", decision.grounds, self._env.limits.text_chars_max)
-        return await decide(self._env, replace(decision, tenant=self._caller.tenant))
+        decision = replace(decision, tenant=self._caller.tenant)
+        is_checked = decision.verdict is Verdict.HAPPENED and await self._fits(decision)
+        return await decide(self._env, replace(decision, is_checked=is_checked))
+
+    async def _fits(self, decision: Decision) -> bool:
+        """Hold a result against its tool's return annotation. False if there is none to hold it against."""
+
+        def names(tx: Transaction) -> tuple[str, str] | None:
+            run, operation = tx.runs.get(decision.run_id), tx.operations.get(decision.run_id, decision.position)
+            is_there = run is not None and operation is not None and run.tenant == decision.tenant
+            return (run.agent, operation.name) if is_there and run and operation else None
+
+        found = await self._env.store.read(names)
+        tool = self._known.tool_of(*found) if found is not None else None
+        hints = annotations_of(tool.fn) if tool is not None else {}
+        if "return" not in hints:
+            return False
+        decode(canonical(decision.result, field="result"), hints["return"], field="result")
+        return True
 
 
 def _read_end(tx: Transaction, run_id: RunId, tenant: str) -> tuple[Run, TerminalReceipt | None]:

@@ -31,6 +31,7 @@ from quiesce.ports.notifier import run_topic, worker_topic
 from quiesce.ports.store import Transaction
 from quiesce.runtime.claims import is_held, wake_tx
 from quiesce.runtime.environment import Environment
+from quiesce.runtime.interactions import revoke_tx
 from quiesce.runtime.past import left_in_order
 
 
@@ -53,6 +54,7 @@ def accept_end_tx(tx: Transaction, run: Run, occurrence: Occurrence, *, settle_a
     """
     invariant(run.is_active, "an end is accepted once, on an active run")
     tx.terminal.add_occurrence(occurrence)
+    revoke_tx(tx, run.id, occurrence.actor)
     held = is_held(tx, run)
     fenced = run.fenced_for_settlement(settle_at=settle_at if held else tx.now)
     if not held:
@@ -169,6 +171,7 @@ def publish_tx(tx: Transaction, run_id: RunId, receipt_id: ReceiptId, *, store_d
     invariant(outcome.run_id == run_id and outcome.occurrence_id == occurrence.id, "T cites its own run's C and P")
     receipt = _receipt(tx, run, occurrence, outcome, receipt_id, store_durability)
     tx.terminal.add_receipt(receipt)
+    tx.mailbox.return_all(run_id, receipt.id, tx.now)
     tx.runs.save(run.ended(receipt.status, tx.now))
     tx.runs.close_attempt(run_id, run.attempt, AttemptEnd.ENDED, tx.now)
     tx.outbox.append(

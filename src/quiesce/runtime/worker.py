@@ -24,6 +24,7 @@ from quiesce.runtime.cancel import end_tx, overdue_tx
 from quiesce.runtime.claims import claim_due_tx, claim_tx, next_due_tx, register_tx, release_tx, retire_tx
 from quiesce.runtime.environment import Environment
 from quiesce.runtime.execution import Execution
+from quiesce.runtime.interactions import expire_tx
 from quiesce.runtime.lease_keeper import LeaseKeeper
 from quiesce.runtime.registry import Registry, check_bindings
 from quiesce.runtime.settlement import settle_abandoned
@@ -63,7 +64,7 @@ class RunWorker:
         self._has_doubts = False
         """Whether the store may hold a claim of this worker that it does not know of."""
         self._foreign: set[RunId] = set()
-        """Claimable runs that are bound to something this worker does not offer."""
+        """Runs that were claimable when it looked last, bound to something it does not offer: so many more it looks at."""
         self.state = WorkerState()
 
     @property
@@ -115,20 +116,21 @@ class RunWorker:
         limit = min(room, self._env.limits.claim_batch_max)
         agents = self._registry.names
         limit = min(limit + len(self._foreign), self._env.limits.sweep_batch_max)
-        runs = await self._env.store.transact(
-            lambda tx: claim_due_tx(tx, worker, agents=agents, limit=limit, accepts=self._accepts)
-        )
+        left: set[RunId] = set()
+        accepts = partial(self._accepts, left=left)
+        runs = await self._env.store.transact(lambda tx: claim_due_tx(tx, worker, agents=agents, limit=limit, accepts=accepts))
+        self._foreign = left  # what was claimable this time: runs that others have taken, or that ended, are forgotten
         for run in runs:
             self._begin(run)
         return len(runs)
 
-    def _accepts(self, run: Run) -> bool:
+    def _accepts(self, run: Run, *, left: set[RunId]) -> bool:
         try:
             check_bindings(run, self._registry.get(run.agent))
         except BindingMismatch as error:
             if run.id not in self._foreign:
                 log.warning("run left to others", extra={"action": "run_left", "run_id": run.id, "code": error.code})
-            self._foreign.add(run.id)
+            left.add(run.id)
             return False
         return True
 
@@ -239,6 +241,7 @@ class RunWorker:
         while True:
             try:
                 await self._env.store.transact(lambda tx: overdue_tx(tx, self._env, limit=limit))
+                await self._env.store.transact(partial(expire_tx, limit=limit))
                 await settle_abandoned(self._env, limit=limit)
                 spared = self._worker.id if self._worker else None
                 await self._env.store.transact(partial(retire_tx, limit=limit, spared=spared))
@@ -248,8 +251,12 @@ class RunWorker:
 
     # -- ending --------------------------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
-        """Drain: claim nothing more, let operations in flight end, hand the rest back, give the lease up. Idempotent."""
+    async def close(self, *, end_runs: bool = False) -> None:
+        """Drain: claim nothing more, let operations in flight end, hand the rest back, give the lease up. Idempotent.
+
+        With `end_runs` what would be handed back is ended instead, as failed by `worker_shutdown`: no successor is to come.
+        Runs that wait, and hold no worker, are left as they are.
+        """
         if self._worker is None and not self._loops:
             return
         self._is_draining = True
@@ -259,7 +266,7 @@ class RunWorker:
                 await self._env.store.transact(lambda tx: tx.workers.drain(worker.id))
         while self._held:  # a claim that was on its way may still have begun an attempt
             for held in self._held.values():
-                held.execution.leave()
+                held.execution.leave(end_run=end_runs)
             await asyncio.wait({held.task for held in self._held.values()})
         for task in self._loops:
             task.cancel()

@@ -33,21 +33,23 @@ def apply_writes(tx: Transaction, writes: Sequence[RunWrite]) -> list[WriteOutco
     moved: dict[RunId, Run] = {}
     for write in writes:
         outcome = _judge(write, runs, frozen)
-        if outcome is WriteOutcome.APPLIED and write.run_id in counted:
-            outcome = _move_budgets(write, runs, moved, before)
+        if outcome.is_applied and write.run_id in counted and not _move_budgets(write, runs, moved, before):
+            outcome = WriteOutcome.OVER_BUDGET
         outcomes.append(outcome)
-        if outcome is WriteOutcome.APPLIED:
+        if outcome.is_applied:
             applied.append(write)
     _store(tx, applied, list(moved.values()))
     return outcomes
 
 
 def _judge(write: RunWrite, runs: dict[RunId, Run], frozen: dict[RunId, int]) -> WriteOutcome:
+    """Judge a write by its fence. A holder that a cancel has fenced out is told so also where its rows are taken."""
     run = runs.get(write.run_id)
-    if run is None or not write.allowed_by(run.admits(write.fence)):
-        return WriteOutcome.STALE
+    admission = run.admits(write.fence) if run is not None else Admission.STALE
     last_seq = max((e.seq for e in write.events), default=0)
-    return WriteOutcome.STALE if last_seq > frozen.get(write.run_id, last_seq) else WriteOutcome.APPLIED
+    if not write.allowed_by(admission) or last_seq > frozen.get(write.run_id, last_seq):
+        return WriteOutcome.STALE
+    return WriteOutcome.APPLIED if admission is Admission.HOLDER else WriteOutcome.EVIDENCE
 
 
 def _frozen(tx: Transaction, runs: dict[RunId, Run], writes: Sequence[RunWrite]) -> dict[RunId, int]:
@@ -77,8 +79,8 @@ def _move_budgets(
     runs: dict[RunId, Run],
     moved: dict[RunId, Run],
     before: dict[tuple[RunId, Position], Operation],
-) -> WriteOutcome:
-    """Draw the write's reservations on the run and each ancestor, or on none of them.
+) -> bool:
+    """Draw the write's reservations on the run and each ancestor, or on none of them. False if they do not fit.
 
     Amounts are absolute per operation, so only the difference to what is stored moves a budget: a write applied twice
     moves it once. A stored result is never replaced (RR-31), so a row offered in its place moves nothing.
@@ -103,14 +105,14 @@ def _move_budgets(
     for run_id in chain:
         invariant(run_id in runs, "a run's ancestors are never removed before it")
         if asked and runs[run_id].budget.shortfall(asked) is not None:
-            return WriteOutcome.OVER_BUDGET
+            return False
     before.update(rows)
     if not used and not reserved:
-        return WriteOutcome.APPLIED
+        return True
     for run_id in chain:
         run = replace(runs[run_id], budget=runs[run_id].budget.moved(used=used, reserved=reserved))
         runs[run_id] = moved[run_id] = run
-    return WriteOutcome.APPLIED
+    return True
 
 
 def _sum(a: Amounts, b: Amounts) -> dict[str, int]:

@@ -29,6 +29,11 @@ class ManualClock:
         """Return the present instant."""
         return self._now
 
+    @property
+    def sleepers(self) -> int:
+        """How many tasks sleep: a test waits for them before it moves the clock, so that none begins to sleep too late."""
+        return sum(not sleeper.done() for _, _, sleeper in self._sleepers)
+
     def advance(self, duration_ms: float) -> Instant:
         """Move on, wake who has slept long enough, and return the new instant. Raises `InvalidInput` below zero."""
         if duration_ms < 0:

@@ -1,7 +1,8 @@
 """Faults of a simulated world, drawn from a seed, and a store that suffers them.
 
-As in FoundationDB's *buggify*, a fault has two probabilities: whether its kind exists in this run at all, and whether it
-strikes at one opportunity. So some runs see one kind alone, some see all, and some none. What struck is recorded.
+As in FoundationDB's *buggify* (reported: https://transactional.blog/simulation/buggify), a fault has two probabilities:
+whether its kind exists in this run at all, and whether it strikes at one opportunity. So some runs see one kind alone, some
+see all, and some none. What struck is recorded.
 
 `FaultyStore` injects only what `ports.store.Store` permits a store and a process to do: whoever fails under it has relied
 on something that was never promised. A killed process gets nothing from it any more, not even in a `finally` block.

@@ -86,7 +86,7 @@ async def _die(stage: Stage, run_id: RunId, case: str, name: str, *, crash_at: s
     following = asyncio.create_task(_follow(stage, run_id))
     code = await worker.wait()
     await _settle_screen(stage, following)
-    await stage.expect(code == -signal.SIGKILL, f"process {worker.pid} ended by {_signal(code)}")
+    await stage.expect(code == -signal.SIGKILL, f"process {worker.pid} ended by {ended_by(code)}")
 
 
 async def _show_orphan(stage: Stage, run_id: RunId, tool: str) -> None:
@@ -297,5 +297,6 @@ def _answer(body: bytes) -> str:
     return str(facts.get("answer")) if isinstance(facts, dict) else "?"
 
 
-def _signal(code: int) -> str:
+def ended_by(code: int) -> str:
+    """Say how a process ended."""
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"

@@ -162,7 +162,12 @@ def _quiesce(*arguments: str) -> tuple[str, ...]:
 
 def _environment(crash_at: str) -> dict[str, str]:
     """Return the environment of a player: short leases, so that nobody waits long for the dead."""
-    theirs = {"QUIESCE_LEASE_MS": str(LEASE_MS), "QUIESCE_BEAT_MS": str(BEAT_MS), "QUIESCE_CRASH_AT": crash_at}
+    theirs = {
+        "QUIESCE_LEASE_MS": str(LEASE_MS),
+        "QUIESCE_BEAT_MS": str(BEAT_MS),
+        "QUIESCE_COMMAND_LEASE_MS": str(LEASE_MS),
+        "QUIESCE_CRASH_AT": crash_at,
+    }
     return {**{k: v for k, v in os.environ.items() if k not in ("QUIESCE_STORE", "QUIESCE_SESSION")}, **theirs}
 
 

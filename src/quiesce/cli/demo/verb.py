@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from quiesce.cli.demo import scenes
+from quiesce.cli.demo import commands, scenes
 from quiesce.cli.demo.stage import Stage
 from quiesce.cli.exits import Exit, perform
 from quiesce.cli.session import Place, locate, opened
@@ -43,11 +43,14 @@ async def _tell(stage: Stage, *, is_live: bool) -> int:
         worker = await scenes.rescue(stage, orphans)
         receipt = await scenes.stop(stage, worker, live)
         await scenes.proof(stage, receipt)
+        await stage.dismiss()
+        await stage.expect(
+            worker.returncode == 0, f"process {worker.pid} was told to stop, and drained (exit code {worker.returncode})"
+        )
+        await commands.lost_acknowledgement(stage)
+        await commands.lost_answer(stage)
     finally:
         await stage.dismiss()
-    await stage.expect(
-        worker.returncode == 0, f"process {worker.pid} was told to stop, and drained (exit code {worker.returncode})"
-    )
     _what_next(stage, stage.place)
     return Exit.FAILED if stage.failures else Exit.OK
 

@@ -12,10 +12,16 @@ from typing import Generic, TypeVar
 
 from quiesce.domain.boundary import Occurrence, PersistenceOutcome
 from quiesce.domain.checkpoints import Checkpoint
+from quiesce.domain.commands import Capacity, Intent, IntentId, Target
+from quiesce.domain.deliveries import AdmissionReceipt, Command, CommandKey, EventId, HistoryLine, Settlement, TargetState
 from quiesce.domain.evidence import ArtifactReceipt, Evidence, OutboxMessage
 from quiesce.domain.ids import CheckpointId, OccurrenceId, Position, ReceiptId, RunId, ThreadId, WorkerId
+from quiesce.domain.instant import Instant
+from quiesce.domain.interactions import Interaction, InteractionId
+from quiesce.domain.mailbox import EntryId, MailboxEntry
 from quiesce.domain.operations import Operation
 from quiesce.domain.runs import Run, Thread
+from quiesce.domain.schedules import Fire, Schedule, ScheduleId
 from quiesce.domain.streams import StreamEvent, StreamState
 from quiesce.domain.terminal import TerminalReceipt
 from quiesce.domain.workers import Attempt, Worker
@@ -114,6 +120,20 @@ class State:
         self.artifacts: Table[tuple[RunId, str], ArtifactReceipt] = Table(undo)
         self.evidence: Family[RunId, tuple[Position, int], Evidence] = Family(undo)
         self.outbox: Table[str, OutboxMessage] = Table(undo)
+        self.intents: Table[IntentId, Intent] = Table(undo)
+        self.intent_by_key: Table[tuple[str, str, str], IntentId] = Table(undo)
+        self.scopes: Table[tuple[str, str], Capacity] = Table(undo)
+        self.targets: Table[Target, TargetState] = Table(undo)
+        self.commands: Table[EventId, Command] = Table(undo)
+        self.command_of: Table[IntentId, EventId] = Table(undo)
+        self.settlements: Table[EventId, Settlement] = Table(undo)
+        self.history: Family[EventId, int, HistoryLine] = Family(undo)
+        self.admissions: Table[CommandKey, AdmissionReceipt] = Table(undo)
+        self.mailbox: Family[RunId, EntryId, MailboxEntry] = Family(undo)
+        self.mailbox_run_of: Table[EntryId, RunId] = Table(undo)
+        self.interactions: Table[InteractionId, Interaction] = Table(undo)
+        self.schedules: Table[ScheduleId, Schedule] = Table(undo)
+        self.fires: Family[ScheduleId, Instant, Fire] = Family(undo)
 
     @property
     def is_changed(self) -> bool:
@@ -146,4 +166,15 @@ class State:
             "artifacts": self.artifacts.as_dict(),
             "evidence": self.evidence.as_dict(),
             "outbox": self.outbox.as_dict(),
+            "intents": self.intents.as_dict(),
+            "scopes": self.scopes.as_dict(),
+            "targets": self.targets.as_dict(),
+            "commands": self.commands.as_dict(),
+            "settlements": self.settlements.as_dict(),
+            "history": self.history.as_dict(),
+            "admissions": self.admissions.as_dict(),
+            "mailbox": self.mailbox.as_dict(),
+            "interactions": self.interactions.as_dict(),
+            "schedules": self.schedules.as_dict(),
+            "fires": self.fires.as_dict(),
         }

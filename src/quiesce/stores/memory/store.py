@@ -11,9 +11,9 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from quiesce.domain.errors import invariant
+from quiesce.domain.errors import Refused, invariant
 from quiesce.domain.instant import Instant
 from quiesce.domain.limits import DEFAULT_LIMITS, Limits
 from quiesce.domain.writes import Counters, RunWrite, WriteOutcome
@@ -22,10 +22,16 @@ from quiesce.ports.notifier import Notifier
 from quiesce.ports.store import Capabilities, Transaction
 from quiesce.stores.apply import apply_writes
 from quiesce.stores.memory.checkpoints import MemoryCheckpoints
+from quiesce.stores.memory.commands import MemoryCommands
 from quiesce.stores.memory.evidence import MemoryEvidence
+from quiesce.stores.memory.intents import MemoryAdmissions, MemoryIntents
+from quiesce.stores.memory.interactions import MemoryInteractions
+from quiesce.stores.memory.locks import ControlLocks
+from quiesce.stores.memory.mailbox import MemoryMailbox
 from quiesce.stores.memory.operations import MemoryOperations
 from quiesce.stores.memory.outbox import MemoryOutbox
 from quiesce.stores.memory.runs import Locks, MemoryRuns, MemoryThreads
+from quiesce.stores.memory.schedules import MemorySchedules
 from quiesce.stores.memory.state import State
 from quiesce.stores.memory.streams import MemoryStreams
 from quiesce.stores.memory.terminal import MemoryTerminal
@@ -49,9 +55,10 @@ class CommitHooks:
 class MemoryTransaction:
     """Implements `ports.store.Transaction`."""
 
-    def __init__(self, state: State, now: Instant) -> None:
-        locks = Locks()
-        self.now = now
+    def __init__(self, state: State, clock: Clock) -> None:
+        locks, control = Locks(), ControlLocks()
+        self._clock = clock
+        self.now = clock.now()
         self.runs = MemoryRuns(state, locks)
         self.threads = MemoryThreads(state, locks)
         self.workers = MemoryWorkers(state)
@@ -61,7 +68,22 @@ class MemoryTransaction:
         self.terminal = MemoryTerminal(state)
         self.evidence = MemoryEvidence(state)
         self.outbox = MemoryOutbox(state)
+        self.intents = MemoryIntents(state, control)
+        self.commands = MemoryCommands(state, control)
+        self.admissions = MemoryAdmissions(state)
+        self.mailbox = MemoryMailbox(state)
+        self.interactions = MemoryInteractions(state)
+        self.schedules = MemorySchedules(state)
         self.rung: dict[str, None] = {}
+
+    @property
+    def connection(self) -> Any:
+        """See the port."""
+        raise Refused("the memory store has no connection: rows of an owner's own need a store in SQLite or PostgreSQL")
+
+    def read_clock(self) -> Instant:
+        """See the port."""
+        return max(self.now, self._clock.now())
 
     def apply(self, write: RunWrite) -> WriteOutcome:
         """See the port."""
@@ -123,7 +145,7 @@ class MemoryStore:
         """See the port. Each write is a batch of its own."""
         await asyncio.sleep(0)
         outcome = self._run(lambda tx: tx.apply(write))
-        self.counters.writes += outcome is WriteOutcome.APPLIED
+        self.counters.writes += outcome.is_applied
         await asyncio.sleep(0)
         return outcome
 
@@ -139,7 +161,7 @@ class MemoryStore:
         with self._lock:
             invariant(not self._is_open, "a transaction does not run inside another")
             self._is_open = True
-            tx = MemoryTransaction(self._state, self._clock.now())
+            tx = MemoryTransaction(self._state, self._clock)
             try:
                 value = fn(tx)
                 self._commit()

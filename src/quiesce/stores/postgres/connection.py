@@ -12,9 +12,10 @@ from typing import Final
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8BinaryDumper
 
-from quiesce.domain.errors import StoreError
+from quiesce.domain.errors import Refused, StoreError, invariant
 from quiesce.domain.instant import Instant
 from quiesce.stores.catalogue import Catalogue, load
 from quiesce.stores.postgres.settings import PostgresSettings
@@ -24,16 +25,40 @@ CATALOGUE: Final[Catalogue] = load("quiesce.stores.postgres")
 
 Connection = psycopg.Connection[Row]
 
+
+class LendableConnection(psycopg.Connection[Row]):
+    """A connection on which, while it is lent, nobody but the store ends the transaction."""
+
+    is_lent = False
+
+    def commit(self) -> None:
+        """Commit, unless lent."""
+        self._check()
+        super().commit()
+
+    def rollback(self) -> None:
+        """Roll back, unless lent."""
+        self._check()
+        super().rollback()
+
+    def _check(self) -> None:
+        if self.is_lent:
+            raise Refused("a transaction of the store is not begun or ended on its connection by anybody else")
+
+
 _STATEMENTS: Final = {name: query.pyformat() for name, query in CATALOGUE.items()}
 _NOW: Final = b"SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _CONFIGURE: Final = b"""
     SELECT set_config('search_path', %(schema)s, false),
            set_config('enable_seqscan', 'off', false),
+           set_config('enable_hashjoin', 'off', false),
+           set_config('enable_mergejoin', 'off', false),
            set_config('jit', 'off', false),
            set_config('lock_timeout', %(lock_timeout)s, false),
            set_config('idle_in_transaction_session_timeout', %(idle_timeout)s, false)
 """
-"""Every query has its index. A plan made while the tables were small stays in use while they grow, so none may scan them."""
+"""Every query has its index. A plan made while the tables were small stays in use while they grow, so none may scan them, nor
+a whole index of theirs to join it."""
 _KEEP_ALIVE: Final[Mapping[str, str | int]] = {
     "connect_timeout": 5,
     "keepalives": 1,
@@ -69,7 +94,7 @@ def configure(connection: Connection, settings: PostgresSettings) -> None:
 def connect(settings: PostgresSettings) -> Connection:
     """Open a connection outside the pool. Raises `psycopg.OperationalError`."""
     options = connect_options(settings)
-    connection: Connection = psycopg.Connection.connect(settings.conninfo, **options)  # type: ignore[arg-type]
+    connection: Connection = LendableConnection.connect(settings.conninfo, **options)  # type: ignore[arg-type]
     try:
         configure(connection, settings)
     except BaseException:
@@ -108,6 +133,11 @@ class PostgresQueries:
         """See the protocol."""
         return self._execute(query, _columns(query, rows)).fetchall() if rows else []
 
+    def lend(self) -> Connection:
+        """See the protocol. Lent until the transaction ends."""
+        self._set_lent(True)
+        return self.connection
+
     def begin(self, mode: bytes = b"", *, with_clock: bool) -> None:
         """Begin a transaction; the server's clock comes back with the same round trip if it is wanted."""
         self._count("begin")
@@ -123,12 +153,18 @@ class PostgresQueries:
 
     def commit(self) -> None:
         """Commit. Raises `StoreError` if the server has rolled back instead: a statement had failed before."""
+        self._set_lent(False)
+        invariant(
+            self.connection.info.transaction_status != TransactionStatus.IDLE,
+            "somebody ended the transaction of the store on its connection; what was written before that is stored",
+        )
         self._count("commit")
         if self.connection.execute(b"COMMIT").statusmessage != "COMMIT":
             raise StoreError("the transaction had failed before its commit; nothing was written")
 
     def rollback(self) -> None:
         """Roll back. A connection that is lost needs none."""
+        self._set_lent(False)
         if not self.connection.closed:
             self._count("rollback")
             try:
@@ -139,10 +175,14 @@ class PostgresQueries:
     def now(self) -> Instant:
         """Return the server's clock, as of the transaction's beginning if it was asked for there."""
         if self._now is None:
-            self._count("now")
-            row = self._cursor.execute(_NOW).fetchone()
-            self._now = Instant(row[0] if row else 0)
+            self._now = self.clock()
         return self._now
+
+    def clock(self) -> Instant:
+        """Return the server's clock as it stands now, in a statement of its own: what waited before it is counted."""
+        self._count("clock")
+        row = self._cursor.execute(_NOW).fetchone()
+        return Instant(row[0] if row else 0)
 
     def notify(self, topics: Sequence[str]) -> None:
         """Send topics to the listeners of this schema, with the commit."""
@@ -161,6 +201,10 @@ class PostgresQueries:
         if cursor.rowcount > 0 and CATALOGUE[query].writes:
             self._has_changed = True
         return cursor
+
+    def _set_lent(self, is_lent: bool) -> None:
+        if isinstance(self.connection, LendableConnection):
+            self.connection.is_lent = is_lent
 
     def _count(self, name: str) -> None:
         self._sent[name] = self._sent.get(name, 0) + 1

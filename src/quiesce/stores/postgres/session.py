@@ -66,7 +66,8 @@ class Session:
 
         Raises what `fn` raises, `psycopg.Error` that will not go away, `NothingHappened`, or `CommitInDoubt`.
         """
-        tx = SqlTransaction(self._queries, self._read_clock or self._queries.now)
+        queries = self._queries
+        tx = SqlTransaction(queries, self._read_clock or queries.clock, read_now=self._read_clock or queries.now)
         try:
             value = self._body(fn, tx, mode)
             if mode is Mode.READ:

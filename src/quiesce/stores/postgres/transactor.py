@@ -16,7 +16,7 @@ from psycopg import errors
 from quiesce.domain.errors import InvariantBroken, StoreReadOnly, StoreUnavailable
 from quiesce.domain.instant import Instant
 from quiesce.ports.store import Transaction
-from quiesce.stores.postgres.connection import Connection, configure, connect_options
+from quiesce.stores.postgres.connection import Connection, LendableConnection, configure, connect_options
 from quiesce.stores.postgres.outcomes import translated
 from quiesce.stores.postgres.patience import Patience
 from quiesce.stores.postgres.session import CommitInDoubt, ConnectionLost, Done, Mode, NothingHappened, Session
@@ -42,6 +42,7 @@ class Transactor:
         self._about = about
         self._pool: psycopg_pool.ConnectionPool[psycopg.Connection[Row]] = psycopg_pool.ConnectionPool(
             settings.conninfo,
+            connection_class=LendableConnection,
             kwargs=connect_options(settings),
             configure=lambda connection: configure(connection, settings),
             min_size=1,

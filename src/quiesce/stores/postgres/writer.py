@@ -63,7 +63,7 @@ class PostgresWriter:
             return
         for job, outcome in zip(batch, done.value, strict=True):
             job.settle(outcome)
-        self._meter.add({}, writes=sum(outcome is WriteOutcome.APPLIED for outcome in done.value))
+        self._meter.add({}, writes=sum(outcome.is_applied for outcome in done.value))
         self._notifier.ring_all(done.rung)
 
     def close(self) -> None:

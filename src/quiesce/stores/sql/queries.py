@@ -22,6 +22,9 @@ Params = Mapping[str, object]
 class Queries(Protocol):
     """Named queries inside one transaction. Errors are the driver's own; the store translates them where it commits."""
 
+    def lend(self) -> object:
+        """Return the driver's connection, on which nobody but the store ends the transaction from now on."""
+
     def one(self, query: str, /, **params: object) -> Row | None:
         """Return the first row, or None."""
 

@@ -19,6 +19,9 @@ APPLICATION_ID: Final = 0x51756965
 
 CATALOGUE: Final[Catalogue] = load("quiesce.stores.sqlite")
 
+SAVEPOINT: Final = "part"
+"""The savepoint of a decision that shares its commit with others."""
+
 
 def connect(settings: SqliteSettings) -> sqlite3.Connection:
     """Open the file, creating it if need be. Sets nothing that changes it."""
@@ -42,6 +45,7 @@ class SqliteQueries:
         self._sql = {name: query.sql for name, query in CATALOGUE.items()}
         self._sent: dict[str, int] = {}
         self._changes = connection.total_changes
+        self._is_guarded = self._is_lent = False
 
     def one(self, query: str, /, **params: object) -> Row | None:
         """See the protocol."""
@@ -72,10 +76,23 @@ class SqliteQueries:
         sql, execute = self._sql[query], self.connection.execute
         return [found for row in rows for found in execute(sql, row)]
 
+    def lend(self) -> sqlite3.Connection:
+        """See the protocol. Lent until the next `control`."""
+        if not self._is_guarded:
+            self.connection.set_authorizer(self._authorize)
+            self._is_guarded = True
+        self._is_lent = True
+        return self.connection
+
     def control(self, statement: str) -> None:
-        """Run a statement that begins or ends a transaction or savepoint."""
+        """Run a statement that begins or ends a transaction or savepoint.
+
+        The authorizer is asked when a statement is compiled, and compiled ones are kept by their text: so ours has a text of
+        its own.
+        """
+        self._is_lent = False
         self._count(statement.partition(" ")[0].lower())
-        self.connection.execute(statement)
+        self.connection.execute(f"{statement} -- of the store")
 
     def take_counts(self) -> tuple[dict[str, int], bool]:
         """Return what was sent since the last call, by name, and whether any row was changed by it."""
@@ -86,6 +103,10 @@ class SqliteQueries:
     def _execute(self, query: str, params: Mapping[str, object]) -> sqlite3.Cursor:
         self._count(query)
         return self.connection.execute(self._sql[query], params)
+
+    def _authorize(self, action: int, _operation: str | None, name: str | None, *_: str | None) -> int:
+        ends = action == sqlite3.SQLITE_TRANSACTION or (action == sqlite3.SQLITE_SAVEPOINT and name == SAVEPOINT)
+        return sqlite3.SQLITE_DENY if self._is_lent and ends else sqlite3.SQLITE_OK
 
     def _count(self, name: str) -> None:
         self._sent[name] = self._sent.get(name, 0) + 1

@@ -157,16 +157,22 @@ def _anchored(queries: SqliteQueries, machine: MachineTime) -> Anchor:
         return anchor
     queries.control("BEGIN IMMEDIATE")
     try:
-        anchor = _stored_anchor(queries, machine)
-        if anchor is None:
-            latest = queries.one("latest_instant")
-            anchor = make_anchor(machine, not_before_us=(latest[0] or 0) if latest else 0)
-            queries.run("put_anchor", boot_id=anchor.boot_id, wall_us=anchor.wall_us, monotonic_us=anchor.monotonic_us)
+        anchor = anchor_tx(queries, machine)
         queries.control("COMMIT")
     except BaseException:
         if queries.connection.in_transaction:
             queries.control("ROLLBACK")
         raise
+    return anchor
+
+
+def anchor_tx(queries: SqliteQueries, machine: MachineTime) -> Anchor:
+    """Return the anchor of this run of the machine, written if there is none, in a transaction that may write."""
+    anchor = _stored_anchor(queries, machine)
+    if anchor is None:
+        latest = queries.one("latest_instant")
+        anchor = make_anchor(machine, not_before_us=(latest[0] or 0) if latest else 0)
+        queries.run("put_anchor", boot_id=anchor.boot_id, wall_us=anchor.wall_us, monotonic_us=anchor.monotonic_us)
     return anchor
 
 

@@ -10,6 +10,7 @@ from quiesce.domain.errors import (
     InvariantBroken,
     NotAStore,
     QuiesceError,
+    Refused,
     StoreBusy,
     StoreError,
     StoreFull,
@@ -28,6 +29,7 @@ _MEANING: Final[dict[int, tuple[type[QuiesceError], str]]] = {
     sqlite3.SQLITE_IOERR: (StoreUnavailable, "the device reported an error"),
     sqlite3.SQLITE_CORRUPT: (StoreError, "the file is damaged: restore it from a copy"),
     sqlite3.SQLITE_CONSTRAINT: (InvariantBroken, "a rule of the schema forbids it"),
+    sqlite3.SQLITE_AUTH: (Refused, "a transaction of the store is not begun or ended on its connection by anybody else"),
     sqlite3.SQLITE_TOOBIG: (InvalidPayload, "a value is larger than SQLite can hold"),
 }
 

@@ -13,13 +13,12 @@ from itertools import groupby
 
 from quiesce.domain.errors import StoreError
 from quiesce.domain.instant import Instant
-from quiesce.domain.writes import WriteOutcome
 from quiesce.stores.apply import apply_writes
 from quiesce.stores.notifier import LocalNotifier
 from quiesce.stores.sql.group_writer import DecisionJob, Job, WriteJob
 from quiesce.stores.sql.queries import Meter
 from quiesce.stores.sql.transaction import SqlTransaction
-from quiesce.stores.sqlite.connection import SqliteQueries
+from quiesce.stores.sqlite.connection import SAVEPOINT, SqliteQueries
 from quiesce.stores.sqlite.outcomes import translated
 
 
@@ -81,24 +80,24 @@ class SqliteWriter:
         for job, outcome in zip(writes, outcomes, strict=True):
             job.settle(outcome)
         rung.update(tx.rung)
-        return sum(outcome is WriteOutcome.APPLIED for outcome in outcomes)
+        return sum(outcome.is_applied for outcome in outcomes)
 
     def _apply_guarded(self, part: Sequence[Job], rung: dict[str, None]) -> int:
         """Apply a part so that its failure takes back nothing else. Raises only if the whole transaction is lost."""
         rung_by_part: dict[str, None] = {}
-        self._queries.control("SAVEPOINT part")
+        self._queries.control(f"SAVEPOINT {SAVEPOINT}")
         try:
             applied = self._apply(part, rung_by_part)
         except BaseException as error:
             if not self._queries.connection.in_transaction:
                 raise
-            self._queries.control("ROLLBACK TO part")
-            self._queries.control("RELEASE part")
+            self._queries.control(f"ROLLBACK TO {SAVEPOINT}")
+            self._queries.control(f"RELEASE {SAVEPOINT}")
             if len(part) > 1:
                 return sum(self._apply_guarded([job], rung) for job in part)
             part[0].fail(translated(error, about=self._about))
             return 0
-        self._queries.control("RELEASE part")
+        self._queries.control(f"RELEASE {SAVEPOINT}")
         rung.update(rung_by_part)
         return applied
 

@@ -42,6 +42,12 @@ pytest.register_assert_rewrite(
             "terminal",
             "evidence",
             "outbox",
+            "mailbox",
+            "interactions",
+            "intents",
+            "schedules",
+            "commands",
+            "deliveries",
             "fences",
             "budgets",
             "payloads",
@@ -53,13 +59,23 @@ pytest.register_assert_rewrite(
 from quiesce.testing.conformance.budgets import BudgetsContract  # noqa: E402 - after the registration above
 from quiesce.testing.conformance.checkpoints import CheckpointsContract  # noqa: E402
 from quiesce.testing.conformance.claims import ClaimsContract  # noqa: E402
+from quiesce.testing.conformance.commands import CommandsContract, TargetsContract  # noqa: E402
+from quiesce.testing.conformance.deliveries import DeliveriesContract, OrderContract  # noqa: E402
 from quiesce.testing.conformance.evidence import EvidenceContract  # noqa: E402
 from quiesce.testing.conformance.fences import EvidenceAdmissionContract, FencesContract  # noqa: E402
+from quiesce.testing.conformance.intents import (  # noqa: E402
+    AdmissionsContract,
+    IntentsContract,
+    ScopesContract,
+)
+from quiesce.testing.conformance.interactions import InteractionsContract  # noqa: E402
+from quiesce.testing.conformance.mailbox import MailboxContract  # noqa: E402
 from quiesce.testing.conformance.notifier import NotifierContract  # noqa: E402
 from quiesce.testing.conformance.operations import OperationsContract  # noqa: E402
 from quiesce.testing.conformance.outbox import OutboxContract  # noqa: E402
 from quiesce.testing.conformance.payloads import PayloadsContract  # noqa: E402
 from quiesce.testing.conformance.runs import AttemptsContract, RunsContract  # noqa: E402
+from quiesce.testing.conformance.schedules import SchedulesContract  # noqa: E402
 from quiesce.testing.conformance.streams import StreamsContract  # noqa: E402
 from quiesce.testing.conformance.subject import StoreContract, StoreUnderTest, everything_of, proves  # noqa: E402
 from quiesce.testing.conformance.terminal import TerminalContract  # noqa: E402
@@ -82,6 +98,16 @@ CONTRACTS: tuple[type[StoreContract], ...] = (
     TerminalContract,
     EvidenceContract,
     OutboxContract,
+    MailboxContract,
+    InteractionsContract,
+    IntentsContract,
+    ScopesContract,
+    TargetsContract,
+    CommandsContract,
+    DeliveriesContract,
+    OrderContract,
+    AdmissionsContract,
+    SchedulesContract,
     FencesContract,
     EvidenceAdmissionContract,
     BudgetsContract,
@@ -90,22 +116,32 @@ CONTRACTS: tuple[type[StoreContract], ...] = (
 
 __all__ = [
     "CONTRACTS",
+    "AdmissionsContract",
     "AttemptsContract",
     "BudgetsContract",
     "CheckpointsContract",
     "ClaimsContract",
+    "CommandsContract",
     "ConcurrencyContract",
+    "DeliveriesContract",
     "EvidenceAdmissionContract",
     "EvidenceContract",
     "FencesContract",
+    "IntentsContract",
+    "InteractionsContract",
+    "MailboxContract",
     "NotifierContract",
     "OperationsContract",
+    "OrderContract",
     "OutboxContract",
     "PayloadsContract",
     "RunsContract",
+    "SchedulesContract",
+    "ScopesContract",
     "StoreContract",
     "StoreUnderTest",
     "StreamsContract",
+    "TargetsContract",
     "TerminalContract",
     "ThreadsContract",
     "TransactionsContract",

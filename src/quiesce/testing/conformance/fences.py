@@ -22,7 +22,7 @@ ROWS = ("sealed", "dispatched", "committed", "events", "checkpoints", "artifacts
 
 
 class FencesContract(StoreContract):
-    """`Store.write` and `Transaction.apply`: `Applied | Stale`."""
+    """`Store.write` and `Transaction.apply`: `Applied | Evidence | Stale`."""
 
     @proves("RR-05", "RR-08")
     @pytest.mark.parametrize("rows", ROWS)
@@ -145,10 +145,10 @@ class EvidenceAdmissionContract(StoreContract):
         [
             ("sealed", WriteOutcome.STALE),
             ("dispatched", WriteOutcome.STALE),
-            ("committed", WriteOutcome.APPLIED),
-            ("events", WriteOutcome.APPLIED),
+            ("committed", WriteOutcome.EVIDENCE),
+            ("events", WriteOutcome.EVIDENCE),
             ("checkpoints", WriteOutcome.STALE),
-            ("artifacts", WriteOutcome.APPLIED),
+            ("artifacts", WriteOutcome.EVIDENCE),
             ("consumed", WriteOutcome.STALE),
             ("reserve_seq", WriteOutcome.STALE),
         ],
@@ -159,13 +159,13 @@ class EvidenceAdmissionContract(StoreContract):
         run = _settling(store, make)
         before = store.everything_of(run)
         assert store.write(_write_of(make, run, rows)) == [outcome]
-        assert (store.everything_of(run) != before) is (outcome is WriteOutcome.APPLIED)
+        assert (store.everything_of(run) != before) is outcome.is_applied
 
     @proves("TR-21")
     def test_an_effect_that_cannot_be_told_is_evidence_too(self, store: StoreUnderTest, make: Samples) -> None:
         run = _settling(store, make)
         unknown = make.operation(run, "2", status=OperationStatus.UNKNOWN)
-        assert store.write(RunWrite(run_id=run.id, fence=run.fence, operations=(unknown,))) == [WriteOutcome.APPLIED]
+        assert store.write(RunWrite(run_id=run.id, fence=run.fence, operations=(unknown,))) == [WriteOutcome.EVIDENCE]
 
     def test_evidence_mixed_with_what_begins_is_refused_whole(self, store: StoreUnderTest, make: Samples) -> None:
         run = _settling(store, make)
@@ -178,7 +178,7 @@ class EvidenceAdmissionContract(StoreContract):
     def test_the_step_that_was_let_finish_brings_its_checkpoint(self, store: StoreUnderTest, make: Samples) -> None:
         run = _settling(store, make)
         write = replace(_write_of(make, run, "checkpoints"), closes_step=True)
-        assert store.write(write) == [WriteOutcome.APPLIED]
+        assert store.write(write) == [WriteOutcome.EVIDENCE]
         assert store.read(lambda tx: tx.checkpoints.last(run.id)) == write.checkpoints[0]
 
     @pytest.mark.parametrize("rows", ["sealed", "dispatched", "consumed", "reserve_seq"])
@@ -194,14 +194,24 @@ class EvidenceAdmissionContract(StoreContract):
         write = RunWrite(run_id=run.id, fence=run.fence)
         assert store.write(replace(write, events=events)) == [WriteOutcome.STALE]
         assert store.read(lambda tx: tx.streams.read(run.id, after=0, limit=5)) == []
-        assert store.write(replace(write, events=events[:2])) == [WriteOutcome.APPLIED]
+        assert store.write(replace(write, events=events[:2])) == [WriteOutcome.EVIDENCE]
         assert store.write(replace(write, events=events[2:])) == [WriteOutcome.STALE]
         assert store.read(lambda tx: tx.streams.read(run.id, after=0, limit=5)) == list(events[:2])
 
     def test_after_the_freeze_results_are_still_taken(self, store: StoreUnderTest, make: Samples) -> None:
         run = _settling(store, make)
         store.transact(lambda tx: tx.streams.freeze(run.id, 0, exact=True))
-        assert store.write(_write_of(make, run, "committed")) == [WriteOutcome.APPLIED]
+        assert store.write(_write_of(make, run, "committed")) == [WriteOutcome.EVIDENCE]
+
+    @proves("TR-21", "RR-29")
+    def test_who_is_fenced_out_is_told_so_even_where_the_write_is_taken(self, store: StoreUnderTest, make: Samples) -> None:
+        """An empty write asks nothing but this; in one batch each run is told of itself, and what is taken is counted."""
+        settling, held = _settling(store, make), _running_with_a_result(store, make)
+        before = store.port.counters.writes
+        outcomes = store.write(_write_of(make, settling, "committed"), _write_of(make, held, "committed"))
+        assert outcomes == [WriteOutcome.EVIDENCE, WriteOutcome.APPLIED]
+        assert store.write(RunWrite(run_id=settling.id, fence=settling.fence)) == [WriteOutcome.EVIDENCE]
+        assert store.port.counters.writes == before + 3
 
     @proves("RR-29", "CC-35")
     @pytest.mark.parametrize("rows", ROWS)

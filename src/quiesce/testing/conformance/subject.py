@@ -12,6 +12,8 @@ from typing import Self, TypeVar
 
 import pytest
 
+from quiesce.domain.commands import Intent, IntentStatus
+from quiesce.domain.deliveries import Command, EventId
 from quiesce.domain.ids import RunId
 from quiesce.domain.runs import Run, Thread
 from quiesce.domain.workers import Worker
@@ -132,6 +134,47 @@ class StoreUnderTest:
         if run is None:
             raise LookupError(f"run {run_id} was not added")
         return run
+
+    def stage(self, *intents: Intent) -> None:
+        """Store intents with their places."""
+
+        def fn(tx: Transaction) -> None:
+            for intent in intents:
+                kind = intent.kind
+                tx.intents.take_place(intent.tenant, intent.scope, overtakes=kind.overtakes, bound=1000, reserve=0)
+                tx.intents.insert(intent)
+
+        self.transact(fn)
+
+    def relay(self, *commands: Command) -> None:
+        """Store commands, their targets, and their intents unless these are staged already."""
+
+        def fn(tx: Transaction) -> None:
+            for intent in sorted((command.intent for command in commands), key=lambda intent: intent.id):
+                if tx.intents.lock(intent.id) is None:
+                    tx.intents.insert(intent)
+            tx.commands.lock_targets([command.target for command in commands])
+            tx.commands.insert_many(commands)
+            for command in commands:
+                tx.intents.end([command.intent.id], IntentStatus.RELAYED, command.accepted_at)
+
+        self.transact(fn)
+
+    def deliver(self, *commands: Command) -> None:
+        """Lock and save commands."""
+
+        def fn(tx: Transaction) -> None:
+            tx.commands.lock_many([command.event_id for command in commands])
+            tx.commands.save_many(commands)
+
+        self.transact(fn)
+
+    def command(self, event_id: EventId) -> Command:
+        """Return a stored command."""
+        command = self.read(lambda tx: tx.commands.get(event_id))
+        if command is None:
+            raise LookupError(f"command {event_id} was not relayed")
+        return command
 
     def everything_of(self, *runs: Run) -> dict[str, object]:
         """Return all that is stored of these runs."""

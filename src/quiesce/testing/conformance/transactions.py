@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 
 from quiesce.domain.ids import RunId
+from quiesce.domain.instant import Instant
 from quiesce.domain.operations import OperationStatus, Try
 from quiesce.domain.runs import Run
 from quiesce.domain.writes import RunWrite, WriteOutcome
@@ -45,6 +46,17 @@ class TransactionsContract(StoreContract):
         before = store.transact(lambda tx: tx.now)
         store.clock.advance(5)
         assert store.transact(lambda tx: tx.now) >= before
+
+    @proves("CC-35", "CC-37")
+    def test_the_clock_can_be_read_again_while_the_instant_of_the_transaction_stays(self, store: StoreUnderTest) -> None:
+        def wait(tx: Transaction) -> tuple[Instant, Instant, Instant]:
+            first = tx.read_clock()
+            store.clock.advance(1000)
+            return first, tx.now, tx.read_clock()
+
+        first, now, again = store.transact(wait)
+        assert now <= first < again
+        assert store.read(lambda tx: tx.now <= tx.read_clock())
 
     @proves("CC-20")
     def test_a_decision_that_raises_leaves_nothing(self, store: StoreUnderTest, make: Samples) -> None:

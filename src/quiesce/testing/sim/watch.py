@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from quiesce.domain import operations, runs
+from quiesce.domain.canonical import canonical
 from quiesce.domain.ids import Position, RunId, WorkerId
 from quiesce.domain.instant import Instant
 from quiesce.domain.limits import Limits
 from quiesce.domain.operations import EffectPolicy, Operation, OperationKind, OperationStatus
-from quiesce.domain.runs import Run, RunStatus
+from quiesce.domain.runs import Durability, Run, RunStatus
 from quiesce.domain.streams import EventKind, StreamState, first_chain, gap_range, next_chain
 from quiesce.domain.workers import Worker
 from quiesce.ports.clock import Clock
@@ -83,6 +84,8 @@ class Watch:
         self._established: set[RunId] = set()
         self._published: set[RunId] = set()
         self._effects: dict[RunId, int] = {}
+        self._answered: dict[tuple[RunId, bytes], int] = {}
+        """(run, arguments) → the commit that stored the result of the step or call."""
 
     # -- the outside -------------------------------------------------------------------------------------------------------
 
@@ -104,6 +107,20 @@ class Watch:
         run = self._state.runs.get(request.run_id)
         if run is not None and run.status is RunStatus.RUNNING and self._tries[request.key] > request.try_number:
             self._mark("request of a stale holder")
+
+    def see_step(self, run_id: RunId, label: str, before: str) -> None:
+        """A step begins: not behind an operation whose end was stored after the stop of its run (C09).
+
+        One that was stored before the stop may be followed by a step after it, until the holder has heard. So may any, where
+        results are not stored at once.
+        """
+        run = self._state.runs.get(run_id)
+        ended = self._ended.get(run_id)
+        if run is None or ended is None or run.durability is not Durability.SYNC:
+            return
+        stored = max(self._answered.get((run_id, arguments), 0) for arguments in _forms(before))
+        self.require(stored <= ended, f"run {run_id}: step {label} began behind {before}, which ended after the stop")
+        self._mark("step begun behind the stop")
 
     def see_effect(self, request: Request) -> None:
         """Something happens outside: at most once where that is promised (C56), and paid for (RR-19)."""
@@ -230,6 +247,8 @@ class Watch:
         is_late = new.run_id in self._ended
         self.require(not (begins and is_late and not is_same), f"{what}: {new.status} after the end of its run was accepted")
         self.require(new.run_id not in self._established, f"{what} changed after P")
+        if new.has_result and (old is None or not old.has_result):
+            self._answered[new.run_id, new.arguments] = self.commits
         if old is not None:
             facts = ("kind", "name", "fingerprint", "arguments", "policy")
             self.require(all(getattr(old, f) == getattr(new, f) for f in facts), f"{what}: what it is has changed")
@@ -304,6 +323,11 @@ class Watch:
             tree += [r.id for r in self._state.runs if r.parent_id == here]
             found |= {o.key for o in self._state.operations.of(here) if _is_unresolved(o)}
         return found
+
+
+def _forms(label: str) -> tuple[bytes, bytes]:
+    """Return what the act of a label has as its arguments on record: as a step, and as a call."""
+    return canonical({"args": [label], "kwargs": {}}), canonical({"label": label})
 
 
 def _may_become(old: Operation | None, new: Operation) -> bool:

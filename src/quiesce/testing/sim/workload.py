@@ -126,10 +126,11 @@ def words_of(acts: Collection[Act]) -> Iterator[tuple[str, int]]:
 
 
 class Player:
-    """Carries out plans: the agents and tools of one world."""
+    """Carries out plans: the agents and tools of one world. `on_step` is told of a step that begins, and of the act before it."""
 
-    def __init__(self, outside: Outside) -> None:
+    def __init__(self, outside: Outside, on_step: Callable[[RunId, str, str], None]) -> None:
         self._outside = outside
+        self._on_step = on_step
         self._failures: Counter[tuple[RunId, str]] = Counter()
         self._tools = {(p, t): self._tool(p, has_timeout=t) for p in EffectPolicy for t in (False, True)}
 
@@ -156,16 +157,18 @@ class Player:
 
     async def _play(self, run: Run, acts: Collection[Act]) -> list[str]:
         results: list[str] = []
+        before = ""
         for act in acts:
             try:
-                results.append(f"{act.label}: {await self._begin(run, act)}")
+                results.append(f"{act.label}: {await self._begin(run, act, before)}")
             except _BORNE as error:
                 if not act.bears:
                     raise
                 results.append(f"{act.label}: {error.code}")
+            before = act.label
         return results
 
-    def _begin(self, run: Run, act: Act) -> Coroutine[object, object, object]:
+    def _begin(self, run: Run, act: Act, before: str = "") -> Coroutine[object, object, object]:
         """Begin an act. Takes its position here, as an agent does that gathers operations."""
         match act.deed:
             case Deed.EMIT:
@@ -185,23 +188,24 @@ class Player:
             case deed if deed in _CALLS:
                 return run.call(self._tools[EffectPolicy(str(deed)), act.has_timeout], act.label)
             case _:
-                return self._step(run, act)
+                return self._step(run, act, before)
 
-    def _step(self, run: Run, act: Act) -> Coroutine[object, object, object]:
+    def _step(self, run: Run, act: Act, before: str) -> Coroutine[object, object, object]:
         retry = RetryPolicy(tries=act.tries, first_delay_ms=50)
         if act.units:
             return run.step(
-                self._body(run, act),
+                self._body(run, act, before),
                 act.label,
                 name=act.deed,
                 retry=retry,
                 reserve={UNIT: act.units},
                 usage=lambda _: {UNIT: act.units // 2},
             )
-        return run.step(self._body(run, act), act.label, name=act.deed, retry=retry)
+        return run.step(self._body(run, act, before), act.label, name=act.deed, retry=retry)
 
-    def _body(self, run: Run, act: Act) -> Callable[[str], Coroutine[object, object, str]]:
+    def _body(self, run: Run, act: Act, before: str) -> Callable[[str], Coroutine[object, object, str]]:
         async def body(label: str) -> str:
+            self._on_step(run.id, label, before)
             if act.deed is Deed.STUBBORN:
                 await _dawdle(act.ms)
             await self._talk(run, act)

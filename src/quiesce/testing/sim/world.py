@@ -112,7 +112,7 @@ class _World:
         outside.on_request, outside.on_effect = watch.see_request, watch.see_effect
         outside.tries_announced = watch.tries_announced
         watch.note = self._tell if self._say is not None else None
-        agents = Player(outside).agents
+        agents = Player(outside, watch.see_step).agents
         hosts = []
         for number in range(config.hosts):
             offered = [agents["common"]] if number and number % 2 else list(agents.values())

@@ -13,6 +13,10 @@ SELECT max(at) FROM (
   UNION ALL
   SELECT created_at FROM run WHERE id = (SELECT max(id) FROM run)
   UNION ALL
+  SELECT at FROM command_history WHERE ordinal = (SELECT max(ordinal) FROM command_history)
+  UNION ALL
+  SELECT staged_at FROM intent WHERE id = (SELECT max(id) FROM intent)
+  UNION ALL
   SELECT published_at FROM receipt WHERE ordinal = (SELECT max(ordinal) FROM receipt)
   UNION ALL
   SELECT wall_us FROM clock_anchor);
