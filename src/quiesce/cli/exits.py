@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine
@@ -97,11 +98,26 @@ def run_to_end(work: Coroutine[object, object, T]) -> T:
     """Run a coroutine on a loop of its own.
 
     Unlike `asyncio.run`, this does not wait for threads: a tool's blocking code must not keep the process (it holds a stale
-    fence and can write nothing).
+    fence and can write nothing). Ctrl-C cancels the coroutine and then raises `KeyboardInterrupt`: raised wherever the loop
+    happens to be, it could lose a wake-up that the tasks are waiting for, and they would never end. A second one raises there.
     """
     loop = asyncio.new_event_loop()
+    task = loop.create_task(work)
+    interrupts: list[int] = []
+
+    def interrupt() -> None:
+        interrupts.append(signal.SIGINT)
+        loop.remove_signal_handler(signal.SIGINT)
+        task.cancel()
+
+    if threading.current_thread() is threading.main_thread():
+        loop.add_signal_handler(signal.SIGINT, interrupt)
     try:
-        return loop.run_until_complete(work)
+        return loop.run_until_complete(task)
+    except asyncio.CancelledError:
+        if interrupts:
+            raise KeyboardInterrupt from None
+        raise
     finally:
         loop.run_until_complete(_end_all_tasks())
         loop.run_until_complete(loop.shutdown_asyncgens())
