@@ -4,9 +4,11 @@ Runs that survive their process, side effects that are never repeated on a hope,
 boundary. Start with `Quiesce`, `agent` and `tool`; `docs/architecture.md` shows the house.
 """
 
-from quiesce.application import Quiesce, RunHandle, agent, tool
+from quiesce.application import Quiesce, agent, tool
 from quiesce.domain.boundary import CancelMode, CancelScope, Cause, Reason
 from quiesce.domain.canonical import Json
+from quiesce.domain.comparison import Comparison, Mark, Relation, Seen
+from quiesce.domain.continuations import Continuation
 from quiesce.domain.errors import (
     BindingMismatch,
     BudgetExceeded,
@@ -26,18 +28,20 @@ from quiesce.domain.errors import (
     ToolFailed,
 )
 from quiesce.domain.evidence import ArtifactReceipt, Verdict
+from quiesce.domain.history import Turn
 from quiesce.domain.operations import EffectPolicy, RetryPolicy
 from quiesce.domain.resume import Policy
 from quiesce.domain.runs import RunStatus
 from quiesce.domain.streams import StreamEvent
 from quiesce.domain.terminal import TerminalReceipt
+from quiesce.handles import RunHandle
 from quiesce.runtime.agent_loop import LoopResult, loop
 from quiesce.runtime.calls import Absent, Happened
 from quiesce.runtime.children import ChildOutcome
 from quiesce.runtime.context import Run
 from quiesce.runtime.environment import Settings
 from quiesce.runtime.isolated import Call
-from quiesce.runtime.readers import KeepAlive, StreamEnd
+from quiesce.runtime.readers import KeepAlive, StreamEnd, StreamStatus
 
 __all__ = [
     "Absent",
@@ -49,6 +53,8 @@ __all__ = [
     "CancelScope",
     "Cause",
     "ChildOutcome",
+    "Comparison",
+    "Continuation",
     "ContinuationRefused",
     "EffectPolicy",
     "Happened",
@@ -58,6 +64,7 @@ __all__ = [
     "KeepAlive",
     "LeaseBusy",
     "LoopResult",
+    "Mark",
     "NotFound",
     "OutcomeUnknown",
     "Policy",
@@ -65,20 +72,24 @@ __all__ = [
     "Quiesce",
     "QuiesceError",
     "Reason",
+    "Relation",
     "ReplayMismatch",
     "RetryPolicy",
     "Run",
     "RunHandle",
     "RunStatus",
+    "Seen",
     "Settings",
     "SettlementPending",
     "StepFailed",
     "StoreError",
     "StreamEnd",
     "StreamEvent",
+    "StreamStatus",
     "TerminalReceipt",
     "ThreadBusy",
     "ToolFailed",
+    "Turn",
     "Verdict",
     "agent",
     "loop",

@@ -12,99 +12,43 @@ pieces and hands over.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, Self, TypeVar, overload
+from typing import Self, overload
 
 from quiesce.bootstrap import make_environment
-from quiesce.domain.boundary import CancelMode, CancelScope
 from quiesce.domain.budgets import Amounts, Budget
-from quiesce.domain.canonical import Json, canonical
+from quiesce.domain.canonical import canonical
 from quiesce.domain.commands import Intent, IntentId
-from quiesce.domain.errors import InvalidInput, NotThereYet, required
+from quiesce.domain.continuations import Carry, OnGap
+from quiesce.domain.errors import InvalidInput, required
+from quiesce.domain.history import ThreadView, Turn
 from quiesce.domain.ids import RunId, ThreadId
 from quiesce.domain.instant import Instant
 from quiesce.domain.interactions import Interaction
-from quiesce.domain.mailbox import MailboxEntry
 from quiesce.domain.operations import RetryPolicy
-from quiesce.domain.runs import Durability, Run, RunStatus
+from quiesce.domain.runs import Durability
 from quiesce.domain.schedules import Definition, Missed, Timing
 from quiesce.domain.streams import Visibility
-from quiesce.domain.terminal import TerminalReceipt
-from quiesce.runtime.codec import annotations_of, decode, encode
+from quiesce.domain.texts import word_of
+from quiesce.domain.threads import OnBusy
+from quiesce.handles import RunHandle
+from quiesce.runtime.codec import encode
 from quiesce.runtime.commands import CommandRequest, Staged
 from quiesce.runtime.correction_owner import owners_of_runs
 from quiesce.runtime.deliverer import Deliverer
 from quiesce.runtime.environment import Environment, Settings
 from quiesce.runtime.owners import Owner
+from quiesce.runtime.placement import TurnRequest, request_turn
 from quiesce.runtime.queue import Entry, QueueService
-from quiesce.runtime.readers import Frame
 from quiesce.runtime.registry import Agent, Function, Isolation, Registry, Tool, declare_agent, declare_tool
 from quiesce.runtime.schedules import ScheduleOwner
 from quiesce.runtime.scheduling import ScheduleService, ScheduleView
 from quiesce.runtime.service import Caller, ControlService
 from quiesce.runtime.submission import Submission
+from quiesce.runtime.threads import ThreadService
 from quiesce.runtime.worker import RunWorker
-
-Mode = TypeVar("Mode", Durability, Visibility, Missed)
-
-
-class RunHandle:
-    """One run, as a caller holds it."""
-
-    def __init__(self, service: ControlService, run: Run, agent: Agent | None = None) -> None:
-        self._service = service
-        self._agent = agent
-        self.id = run.id
-        self.thread_id = run.thread_id
-
-    async def status(self) -> RunStatus:
-        """Return the run's execution state now."""
-        return (await self._service.get(self.id)).status
-
-    async def receipt(self, *, timeout_ms: float | None = None) -> TerminalReceipt:
-        """Wait for the end of the run and return its receipt."""
-        return await self._service.wait(self.id, timeout_ms=timeout_ms)
-
-    async def result(self, *, timeout_ms: float | None = None) -> object:
-        """Wait for the end and return what the agent returned; None if the run did not complete (ask the receipt why)."""
-        await self._service.wait(self.id, timeout_ms=timeout_ms)
-        value = await self._service.result(self.id)
-        hint = annotations_of(self._agent.fn).get("return") if self._agent else None
-        return None if value is None else decode(canonical(value), hint, field="result")
-
-    async def cancel(
-        self,
-        *,
-        reason: str = "",
-        mode: CancelMode | str = CancelMode.NOW,
-        scope: CancelScope | str = CancelScope.TREE,
-        grace_ms: int | None = None,
-        timeout_ms: float | None = None,
-    ) -> TerminalReceipt:
-        """Cancel the run, wait for its boundary, and return the receipt.
-
-        Of a run that had ended already, the receipt of that end: nothing changed, and that is no failure.
-        """
-        await self._service.cancel(self.id, reason=reason, mode=mode, scope=scope, grace_ms=grace_ms)
-        return await self._service.wait(self.id, timeout_ms=timeout_ms)
-
-    async def wake(self, name: str, value: Json = None, *, key: str | None = None) -> MailboxEntry:
-        """Wake the run if it waits, or once it waits, for `name`. Raises `RunEnded` that names the receipt."""
-        return await self._service.wake(self.id, name, value, key=key)
-
-    async def correct(self, text: str, *, key: str | None = None) -> MailboxEntry:
-        """Give the running agent a person's words, for its next safe boundary. Raises `RunEnded` that names the receipt."""
-        return await self._service.correct(self.id, text, key=key)
-
-    async def mailbox(self) -> list[MailboxEntry]:
-        """Return what reached the run from outside, and what became of each."""
-        return await self._service.mailbox(self.id)
-
-    def stream(self, *, after: int = 0) -> AsyncIterator[Frame]:
-        """Read the run's stream from a number on; ends with `StreamEnd`."""
-        return self._service.stream(self.id, after=after)
 
 
 class Quiesce:
@@ -222,10 +166,12 @@ class Quiesce:
         durability: Durability | str = Durability.SYNC,
         visibility: Visibility | str = Visibility.STORE_FIRST,
         bindings: Mapping[str, str] | None = None,
+        turn: TurnRequest | None = None,
     ) -> RunHandle:
         """Submit a run of `agent`; it is durable before this returns.
 
-        `key`: the same key with the same content gives the same run, with other content `IdempotencyConflict`.
+        `key`: the same key with the same content gives the same run, with other content `IdempotencyConflict`. On a thread
+        that has an unfinished run, or one that left a gap, `turn` says what is to happen; see `continue_thread`.
         `timeout_ms`: a deadline counted from the submission; absolute from then on, whatever restarts. `budget`: unit →
         limit, for the run and its children.
         """
@@ -239,8 +185,9 @@ class Quiesce:
             deadline_at=deadline_at,
             timeout_ms=timeout_ms,
             budget=Budget.of_limits(budget),
-            durability=_member(Durability, "durability", durability),
-            visibility=_member(Visibility, "visibility", visibility),
+            durability=word_of(Durability, "durability", durability),
+            visibility=word_of(Visibility, "visibility", visibility),
+            turn=turn or TurnRequest(),
         )
         return RunHandle(self.service, await self.service.submit(wanted), agent)
 
@@ -274,7 +221,7 @@ class Quiesce:
             thread_id=None if thread is None else ThreadId(thread),
             budget=dict(budget or {}),
             timeout_ms=timeout_ms,
-            missed=_member(Missed, "missed", missed),
+            missed=word_of(Missed, "missed", missed),
             catchup_max=catchup_max,
         )
         view, _ = await self.schedules.define(name, definition)
@@ -319,22 +266,63 @@ class Quiesce:
         """
         return await self.service.answer(interaction_id, value, actor=actor, key=key, digest=digest)
 
-    async def continue_thread(self, thread: str, message: object, **choice: object) -> NoReturn:
-        """Go on with a thread whose last run left a gap, by a recorded choice. Not there yet: raises `NotThereYet`."""
-        rule = "continue_thread: recorded continuation choices are not part of this version; start on a new thread"
-        raise NotThereYet(rule, thread=thread, offered=type(message).__name__, choice=sorted(choice))
+    async def continue_thread(
+        self,
+        thread: str,
+        *message: object,
+        accept: str | None = None,
+        policy: OnGap | str | None = None,
+        carry: Carry | str = Carry.KEEP_PARTIAL,
+        basis: str | None = None,
+        agent: Agent | None = None,
+        key: str | None = None,
+        on_busy: OnBusy | str = OnBusy.REJECT,
+        budget: Amounts | None = None,
+        timeout_ms: int | None = None,
+    ) -> RunHandle:
+        """Go on with a thread, under a recorded choice where its last run left a gap. Durable before this returns.
+
+        `message`: what the agent is called with; `agent`: by default the one that ran last. `accept`: the receipt that the
+        caller has read, and `policy`: `reconcile` (what was seen beyond the checkpoint is attached as partial, or with
+        `carry="rollback"` nothing of that run is built on) or `restart` (from the last checkpoint; the record names what is
+        given up). Without `accept`, `policy` is said ahead, about whatever boundary the message finds. `basis`: facts that the
+        choice rests on, as `thread` names them. Without a message, the choice is made for the first queued run.
+
+        Raises `ContinuationRefused`, whose details name the policy, why, and what would do; `ThreadBusy`, `NotFound`,
+        `InvalidInput`. Nothing is stored then.
+        """
+        turn = request_turn(accept=accept, policy=policy, carry=carry, basis=basis, on_busy=on_busy)
+        if not message:
+            if turn.choice is None:
+                raise InvalidInput(field="accept", value=None, rule="without a message, names the receipt that is chosen about")
+            chosen = await self.threads.choose(ThreadId(thread), turn.choice)
+            return RunHandle(self.service, await self.service.get(chosen.run_id))
+        agent = agent or self.registry.get((await self._last_turn(thread)).agent)
+        return await self.start(agent, *message, thread=thread, key=key, budget=budget, timeout_ms=timeout_ms, turn=turn)
+
+    async def _last_turn(self, thread: str) -> Turn:
+        turns = await self.threads.history(ThreadId(thread), limit=1)
+        if not turns:
+            raise InvalidInput(field="agent", value=None, rule=f"must be named: thread {thread} has no run yet")
+        return turns[0]
+
+    async def thread(self, thread: str) -> ThreadView:
+        """Return a thread: its durable state with the number it contains, what was seen beyond it, and what may be done."""
+        return await self.threads.view(ThreadId(thread))
+
+    async def history(self, thread: str, *, limit: int | None = None) -> list[Turn]:
+        """Return a thread's newest turns, oldest first: what was rolled back, partial or given up is marked, never missing."""
+        return await self.threads.history(ThreadId(thread), limit=limit)
+
+    @property
+    def threads(self) -> ThreadService:
+        """Choices, standing policies (`declare`) and history of threads; see `docs/resume.md`."""
+        return ThreadService(self.env, tenant=self._caller.tenant, subject=self._caller.subject)
 
     async def handle(self, run_id: str) -> RunHandle:
         """Return a handle on an existing run. Raises `NotFound`."""
         run = await self.service.get(RunId(run_id))
         return RunHandle(self.service, run)
-
-
-def _member(kind: type[Mode], field: str, value: str) -> Mode:
-    try:
-        return kind(value)
-    except ValueError:
-        raise InvalidInput(field=field, value=value, rule="must be one of " + ", ".join(kind)) from None
 
 
 @overload

@@ -13,8 +13,9 @@ from quiesce.domain.evidence import OutboxMessage
 from quiesce.domain.ids import Fence, Position
 from quiesce.domain.instant import after_ms
 from quiesce.domain.operations import EffectPolicy, OperationStatus
-from quiesce.domain.runs import Run, RunStatus, Thread, Wait, WaitKind
+from quiesce.domain.runs import Run, RunStatus, Wait, WaitKind
 from quiesce.domain.streams import Draft, EventKind
+from quiesce.domain.threads import Thread
 from quiesce.domain.workers import AttemptEnd, Worker
 from quiesce.domain.writes import RunWrite
 from quiesce.ports.store import Transaction

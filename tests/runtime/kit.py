@@ -31,10 +31,12 @@ from quiesce.runtime.codec import encode
 from quiesce.runtime.context import Run as AgentRun
 from quiesce.runtime.crashpoints import POINTS, CrashPoints
 from quiesce.runtime.environment import Environment, Settings
+from quiesce.runtime.placement import TurnRequest
 from quiesce.runtime.readers import StreamEnd, read_stream
 from quiesce.runtime.registry import Agent, Registry, declare_agent
 from quiesce.runtime.service import Caller, ControlService
 from quiesce.runtime.submission import Submission
+from quiesce.runtime.threads import ThreadService
 from quiesce.runtime.worker import RunWorker
 from tests.runtime.line import Line
 
@@ -240,6 +242,7 @@ class RunFields(TypedDict, total=False):
     durability: Durability
     visibility: Visibility
     bindings: Mapping[str, str]
+    turn: TurnRequest
 
 
 @dataclass(slots=True)
@@ -249,11 +252,13 @@ class Cluster:
     store: Store
     hosts: list[Host] = field(default_factory=list)
     service: ControlService = field(init=False)
+    threads: ThreadService = field(init=False)
     env: Environment = field(init=False)
 
     def __post_init__(self) -> None:
         self.env = Environment(store=self.store, clock=SystemClock(), entropy=SystemEntropy(), settings=FAST)
         self.service = ControlService(self.env)
+        self.threads = ThreadService(self.env)
 
     def host(self, *agents: Agent, **fields: Unpack[HostFields]) -> Host:
         """Make a host; it is closed with the test."""
@@ -346,4 +351,5 @@ def submission(agent: Agent, *args: object, **fields: Unpack[RunFields]) -> Subm
         budget=Budget.of_limits(fields.get("budget")),
         durability=fields.get("durability", Durability.SYNC),
         visibility=fields.get("visibility", Visibility.STORE_FIRST),
+        turn=fields.get("turn", TurnRequest()),
     )

@@ -19,7 +19,7 @@ from quiesce.domain.runs import RunStatus
 from quiesce.runtime.children import ChildOutcome
 from quiesce.runtime.context import Run
 from quiesce.runtime.registry import Agent, declare_agent, declare_tool
-from quiesce.runtime.settlement import descendants
+from quiesce.runtime.trees import descendants
 from tests.runtime.cancel_kit import Pause, awaits, cancel, cancelled, has_evidence, proven, stage, waits_at
 from tests.runtime.kit import FAST, BlockingGate, Cluster, Gate, Host, eventually
 

@@ -18,7 +18,8 @@ from quiesce.domain.canonical import canonical, parse
 from quiesce.domain.evidence import Evidence, EvidenceKind, Verdict
 from quiesce.domain.ids import Fence, RunId
 from quiesce.domain.operations import EffectPolicy, Operation, OperationStatus, ResultKind, Try
-from quiesce.domain.runs import RunStatus, Thread, Wait, WaitKind
+from quiesce.domain.runs import RunStatus, Wait, WaitKind
+from quiesce.domain.threads import Thread
 from quiesce.ports.store import Transaction
 from quiesce.runtime.context import Run
 from quiesce.runtime.reconciliation import answer_tx

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -14,12 +14,14 @@ import pytest
 
 from quiesce.domain.boundary import CancelMode, CancelScope, Cause, Reason, TerminalDurability
 from quiesce.domain.commands import IntentStatus
+from quiesce.domain.continuations import Carry, OnGap, Scope
 from quiesce.domain.deliveries import Admission, Command, CommandStatus, HistoryEvent
 from quiesce.domain.evidence import EvidenceKind, Verdict
 from quiesce.domain.instant import after_ms
 from quiesce.domain.interactions import InteractionStatus
 from quiesce.domain.mailbox import EntryKind, EntryStatus
 from quiesce.domain.operations import EffectPolicy, OperationKind, OperationStatus, ResultKind
+from quiesce.domain.resume import Policy
 from quiesce.domain.runs import Durability, RunStatus
 from quiesce.domain.schedules import FireStatus, ScheduleStatus
 from quiesce.domain.streams import EventKind, Visibility
@@ -36,8 +38,9 @@ from quiesce.stores.sqlite.connection import SqliteQueries
 from quiesce.stores.sqlite.opening import open_file
 from quiesce.testing.channel_samples import CANCEL, CORRECT, OWNER, ChannelSamples
 from quiesce.testing.samples import AGENT, TENANT, Samples
+from quiesce.testing.thread_samples import ThreadSamples
 
-ENUMS: Final[dict[tuple[str, str], type[StrEnum]]] = {
+ENUMS: Final[dict[tuple[str, str], Iterable[StrEnum]]] = {
     ("schedule", "status"): ScheduleStatus,
     ("fire", "status"): FireStatus,
     ("run", "status"): RunStatus,
@@ -64,8 +67,23 @@ ENUMS: Final[dict[tuple[str, str], type[StrEnum]]] = {
     ("mailbox", "kind"): EntryKind,
     ("mailbox", "status"): EntryStatus,
     ("interaction", "status"): InteractionStatus,
+    ("continuation", "policy"): (Policy.ALLOW, Policy.RECONCILE, Policy.RESTART),
+    ("continuation", "carry"): Carry,
+    ("standing_policy", "scope"): Scope,
+    ("standing_policy", "on_gap"): OnGap,
+    ("standing_policy", "carry"): Carry,
 }
-FACTS: Final = ("event", "checkpoint", "occurrence", "outcome", "receipt", "artifact", "evidence")
+FACTS: Final = (
+    "event",
+    "checkpoint",
+    "occurrence",
+    "outcome",
+    "receipt",
+    "artifact",
+    "evidence",
+    "continuation",
+    "standing_policy",
+)
 HOT: Final = (
     "claimable_runs",
     "unsettled_runs",
@@ -85,6 +103,10 @@ HOT: Final = (
     "last_checkpoint",
     "last_receipt_of_thread",
     "pending_messages",
+    "queued_runs",
+    "continuation_of_run",
+    "continuations_of_thread",
+    "standing_policy",
 )
 CHANNEL: Final = (
     "intent_by_key",
@@ -148,6 +170,11 @@ def test_the_checks_of_the_schema_are_the_enums_of_the_domain(package: str) -> N
     assert _checks(sql) == {key: {member.value for member in enum} for key, enum in ENUMS.items()}
 
 
+def _column(table: str) -> str:
+    """Return a column that any row of a table has."""
+    return "name" if table == "standing_policy" else "run_id"
+
+
 def _fill(tx: SqlTransaction, make: Samples) -> None:
     """Write one row of every fact."""
     run = make.running()
@@ -161,25 +188,31 @@ def _fill(tx: SqlTransaction, make: Samples) -> None:
     outcome = make.outcome(occurrence)
     tx.terminal.add_occurrence(occurrence)
     tx.terminal.add_outcome(outcome)
-    tx.terminal.add_receipt(make.receipt(run, occurrence, outcome))
+    receipt = make.receipt(run, occurrence, outcome)
+    tx.terminal.add_receipt(receipt)
+    threads = ThreadSamples(make.now)
+    tx.continuations.add(threads.continuation(make.run(thread_id=run.thread_id), receipt))
+    tx.continuations.declare(threads.standing(run.thread_id))
 
 
 @pytest.mark.req("TR-16", "TR-32", "RR-31")
 @pytest.mark.parametrize("table", FACTS)
-@pytest.mark.parametrize("change", ["UPDATE {} SET run_id = run_id", "DELETE FROM {}"])
+@pytest.mark.parametrize("change", ["UPDATE {0} SET {1} = {1}", "DELETE FROM {0}"])
 def test_facts_are_not_changed_on_sqlite(sqlite: sqlite3.Connection, make: Samples, table: str, change: str) -> None:
     _fill(SqlTransaction(SqliteQueries(sqlite), lambda: make.now), make)
     with pytest.raises(sqlite3.IntegrityError, match="append-only"):
-        sqlite.execute(change.format(table))
+        sqlite.execute(change.format(table, _column(table)))
 
 
 @pytest.mark.req("TR-16", "TR-32", "RR-31")
 def test_facts_are_not_changed_on_postgres(postgres: Connection, make: Samples) -> None:
     _fill(SqlTransaction(PostgresQueries(postgres), lambda: make.now), make)
     for table in FACTS:
-        for change in ("UPDATE {} SET run_id = run_id", "DELETE FROM {}", "TRUNCATE {} CASCADE"):
+        for change in ("UPDATE {0} SET {1} = {1}", "DELETE FROM {0}", "TRUNCATE {0} CASCADE"):
             with pytest.raises(psycopg.errors.RestrictViolation, match="append-only"):
-                postgres.execute(psycopg.sql.SQL(change).format(psycopg.sql.Identifier(table)))
+                postgres.execute(
+                    psycopg.sql.SQL(change).format(psycopg.sql.Identifier(table), psycopg.sql.Identifier(_column(table)))
+                )
 
 
 @pytest.mark.parametrize("name", HOT + CHANNEL)

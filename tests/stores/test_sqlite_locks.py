@@ -15,7 +15,7 @@ import pytest
 
 from quiesce.bootstrap import open_store
 from quiesce.domain.ids import ThreadId
-from quiesce.domain.runs import Thread
+from quiesce.domain.threads import Thread
 
 _OPEN_AND_CLOSE = "import asyncio, sys; from quiesce.bootstrap import open_store; asyncio.run(open_store(sys.argv[1]).close())"
 _LOOK = (

@@ -25,7 +25,7 @@ from quiesce.ports.store import Transaction
 from quiesce.runtime.claims import is_held
 from quiesce.runtime.environment import Environment
 from quiesce.runtime.registry import Registry
-from quiesce.runtime.settlement import descendants
+from quiesce.runtime.trees import descendants
 from quiesce.runtime.worker import RunWorker
 
 _SETTLING_MS: Final = 20.0

@@ -9,7 +9,7 @@ from typing import Final
 
 import typer
 
-from quiesce.cli import advancing, answering, controlling, proving, reaching, reading, upkeep
+from quiesce.cli import advancing, answering, comparing, controlling, proving, reaching, reading, upkeep
 from quiesce.cli.demo.verb import demo
 from quiesce.cli.guide import GUIDE
 from quiesce.cli.queueing import queue
@@ -40,6 +40,7 @@ _VERBS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     ("reconcile", controlling.reconcile),
     ("verify", proving.verify_run),
     ("export", proving.export),
+    ("compare", comparing.compare),
     ("worker", advancing.worker),
     ("demo", demo),
     ("doctor", upkeep.doctor),

@@ -67,6 +67,10 @@ class Limits:
     """Planned times that one timer counts, a week of minutes; of more, the newest, and the receipt says that there were more."""
     fires_named_max: int = 1_000
     """Planned times that one fire receipt names: the newest. It counts all of them."""
+    thread_queue_max: int = 1_000
+    """Runs queued in one thread; an interrupt cancels them all in one transaction."""
+    history_turns_max: int = 200
+    """Turns of a thread that one read of its history returns: the newest."""
     write_batch_max: int = 512
     """Writes that one group commit takes."""
     tries_max: int = 50

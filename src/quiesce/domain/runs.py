@@ -71,13 +71,17 @@ class WaitKind(StrEnum):
     """A person's answer to the question of this id, at most until it expires."""
     UNKNOWN = "unknown"
     """Evidence or a decision about an effect that may have happened."""
+    TURN = "turn"
+    """Its turn in the thread of this id: the head's boundary."""
+    CHOICE = "choice"
+    """A choice about the receipt of this id: the thread's last run ended such that going on needs one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
     """One thing that a run waits for.
 
-    `subject`: a child's run id, a wake's name, a question's id, or the position of the operation.
+    `subject`: a child's run id, a wake's name, a question's, thread's or receipt's id, or the position of the operation.
     """
 
     kind: WaitKind
@@ -217,14 +221,3 @@ class Run:
     def ended(self, status: RunStatus, now: Instant) -> Run:
         """Return the run as terminal: nobody holds it and nothing may be written to it."""
         return replace(self, status=status, worker_id=None, drain_fence=None, settle_at=None, ended_at=now)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thread:
-    """An ordered series of runs. `head_run_id`: the newest; the receipt chain runs through the thread."""
-
-    id: ThreadId
-    tenant: str
-    created_at: Instant
-    runs: int = 0
-    head_run_id: RunId | None = None

@@ -1,4 +1,4 @@
-"""Runs, their attempts and their threads, inside one transaction. Thin on purpose: decisions are made above."""
+"""Runs and their attempts, inside one transaction. Thin on purpose: decisions are made above."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 from quiesce.domain.ids import RunId, ThreadId
 from quiesce.domain.instant import Instant
-from quiesce.domain.runs import Run, Thread
+from quiesce.domain.runs import Run
 from quiesce.domain.workers import Attempt, AttemptEnd
 
 
@@ -74,19 +74,3 @@ class Runs(Protocol):
 
     def attempts(self, run_id: RunId) -> list[Attempt]:
         """Return all attempts of a run, in order."""
-
-
-class Threads(Protocol):
-    """Rows of threads."""
-
-    def insert(self, thread: Thread) -> None:
-        """Add a thread, or do nothing if the id exists."""
-
-    def get(self, thread_id: ThreadId) -> Thread | None:
-        """Return a thread without locking it."""
-
-    def lock(self, thread_id: ThreadId) -> Thread | None:
-        """Return a thread, locked until the end of the transaction. Threads are locked before runs."""
-
-    def save(self, thread: Thread) -> None:
-        """Store all fields of a locked thread."""

@@ -24,10 +24,11 @@ from quiesce.ports.interactions import Interactions
 from quiesce.ports.mailbox import Mailbox
 from quiesce.ports.notifier import Notifier
 from quiesce.ports.operations import Operations
-from quiesce.ports.runs import Runs, Threads
+from quiesce.ports.runs import Runs
 from quiesce.ports.schedules import Schedules
 from quiesce.ports.streams import Streams
 from quiesce.ports.terminal import Terminal
+from quiesce.ports.threads import Continuations, Threads
 from quiesce.ports.workers import Workers
 
 T = TypeVar("T")
@@ -47,6 +48,8 @@ class Transaction(Protocol):
     def runs(self) -> Runs: ...  # noqa: D102
     @property
     def threads(self) -> Threads: ...  # noqa: D102
+    @property
+    def continuations(self) -> Continuations: ...  # noqa: D102
     @property
     def workers(self) -> Workers: ...  # noqa: D102
     @property

@@ -24,7 +24,7 @@ from quiesce.domain.operations import OperationKind, OperationStatus
 from quiesce.domain.runs import Run
 from quiesce.domain.streams import EventKind, StreamEvent
 from quiesce.ports.store import Transaction
-from quiesce.runtime.settlement import descendants
+from quiesce.runtime.trees import descendants
 
 FORMAT: Final = "quiesce-bundle/1"
 _THREAD_RECEIPTS_MAX: Final = 100

@@ -21,7 +21,8 @@ from quiesce.domain.texts import check_text
 from quiesce.ports.notifier import run_topic, worker_topic
 from quiesce.ports.store import Transaction
 from quiesce.runtime.environment import Environment
-from quiesce.runtime.settlement import accept_end_tx, descendants, settle_deadline
+from quiesce.runtime.settlement import accept_end_tx, settle_deadline
+from quiesce.runtime.trees import descendants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,7 +117,7 @@ def _spawn_tx(tx: Transaction, attempt: Attempt, operation: Operation, wanted: S
     parent = tx.runs.lock(attempt.run.id)
     if parent is None or parent.admits(attempt.run.fence) is not Admission.HOLDER:
         return False
-    child = submit_tx(tx, wanted, run_id=child_id, thread_id=ThreadId(attempt.env.new_id(tx.now)), parent=parent)
+    child = submit_tx(tx, attempt.env, wanted, run_id=child_id, thread_id=ThreadId(attempt.env.new_id(tx.now)), parent=parent)
     write = RunWrite(run_id=parent.id, fence=attempt.run.fence, operations=(operation,))
     return child.id == child_id and tx.apply(write) is WriteOutcome.APPLIED
 

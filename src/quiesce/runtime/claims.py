@@ -155,6 +155,8 @@ def is_over(tx: Transaction, run_id: RunId, wait: Wait) -> bool:
         case WaitKind.UNKNOWN:
             operation = tx.operations.get(run_id, wait.position)
             return operation is None or not operation.may_have_acted
+        case WaitKind.TURN | WaitKind.CHOICE:
+            return tx.continuations.of_run(run_id) is not None
 
 
 def wake_tx(tx: Transaction, run: Run, is_awaited: Callable[[Wait], bool]) -> bool:

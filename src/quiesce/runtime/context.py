@@ -13,6 +13,7 @@ from quiesce.domain.budgets import Allowance, Amounts
 from quiesce.domain.canonical import Json, parse
 from quiesce.domain.errors import InvalidInput, NotThereYet
 from quiesce.domain.evidence import ArtifactReceipt
+from quiesce.domain.history import Turn
 from quiesce.domain.ids import Position, RunId, ThreadId
 from quiesce.domain.instant import Instant
 from quiesce.domain.operations import RetryPolicy
@@ -24,6 +25,7 @@ from quiesce.runtime.attempt import Attempt
 from quiesce.runtime.calls import perform_call
 from quiesce.runtime.children import Child, spawn
 from quiesce.runtime.codec import encode
+from quiesce.runtime.history import past_of
 from quiesce.runtime.intake import Correction, perform_corrections, perform_wait_for
 from quiesce.runtime.points import perform_checkpoint, perform_save_artifact, perform_sleep
 from quiesce.runtime.registry import Agent, Tool
@@ -64,6 +66,16 @@ class Run:
         """The state of the last checkpoint that this code has passed or an earlier attempt has stored; None before."""
         checkpoint = self._attempt.journal.checkpoint
         return None if checkpoint is None else parse(checkpoint.state)
+
+    async def history(self, *, limit: int | None = None) -> list[Turn]:
+        """Return what this run builds on: the turns of its thread before it, oldest first; nothing for the first.
+
+        By the run's own continuation record, so the same whenever it is asked: partial output comes with a turn only if it was
+        to be kept, and what was rolled back is not there.
+        """
+        most = self._attempt.env.limits.history_turns_max
+        size = most if limit is None else max(1, min(limit, most))
+        return await self._attempt.read(lambda tx: past_of(tx, self.id, limit=size))
 
     @overload
     def step(

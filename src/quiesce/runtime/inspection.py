@@ -88,6 +88,13 @@ class Inspection:
                     words.append(f"child run {wait.subject}")
                 case WaitKind.ANSWER:
                     words.append(f"an answer{at} to {self._prompt_of(wait)} (quiesce answer {wait.subject} --value JSON)")
+                case WaitKind.TURN:
+                    words.append(f"its turn in thread {wait.subject}")
+                case WaitKind.CHOICE:
+                    words.append(
+                        f"a choice about receipt {wait.subject}, the end of the run before it in thread {self.run.thread_id} "
+                        f"(quiesce continue {shlex.quote(self.run.thread_id)})"
+                    )
                 case WaitKind.WAKE:
                     words.append(f"a wake {wait.subject!r}{at} (quiesce wake {self.run.id} {shlex.quote(wait.subject)})")
                 case _:

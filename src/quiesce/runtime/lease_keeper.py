@@ -14,9 +14,9 @@ from collections.abc import Callable
 from quiesce.domain.errors import StoreError
 from quiesce.domain.ids import WorkerId
 from quiesce.domain.workers import Renewal
+from quiesce.runtime.background import call_in_thread
 from quiesce.runtime.claims import renew_tx
 from quiesce.runtime.environment import Environment
-from quiesce.runtime.threads import call_in_thread
 
 
 class LeaseKeeper:

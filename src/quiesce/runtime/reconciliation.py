@@ -1,7 +1,8 @@
 """Reconciliation: the only ways by which an unknown effect ends (TR-45, CC-54).
 
 A person's decision (it happened, with this result; it did not happen; give up), the destination's own answer to the tool's
-probe, or the call's own answer, come late. Each leaves a record with actor and grounds. Time and wishes end nothing.
+probe, or the call's own answer, come late. Each leaves a record with actor and grounds. Time and wishes end nothing. What is
+known now may be all that a queued run of the thread waited for: it takes its turn in the same transaction.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from quiesce.domain.budgets import difference
 from quiesce.domain.canonical import Json, canonical, digest
 from quiesce.domain.errors import NotFound, Refused, required
 from quiesce.domain.evidence import Evidence, EvidenceKind, Verdict
-from quiesce.domain.ids import Position, RunId
+from quiesce.domain.ids import Position, RunId, ThreadId
 from quiesce.domain.operations import EffectPolicy, Operation, OperationStatus, ResultKind
 from quiesce.domain.runs import Run, WaitKind
+from quiesce.domain.threads import Thread
 from quiesce.ports.store import Transaction
 from quiesce.runtime.claims import wake_tx
 from quiesce.runtime.environment import Environment
+from quiesce.runtime.trees import lineage_of
+from quiesce.runtime.turns import first_in_line, lock_threads_tx, next_turns_tx
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +48,7 @@ def decide_tx(tx: Transaction, decision: Decision) -> Evidence:
     On a run that has ended or settles, only the record is made: journal and receipt stay as they were, the policy at use takes
     the record into account (G-35). Raises `NotFound`, or `Refused` for an operation whose outcome is known.
     """
-    lineage = _lock_lineage(tx, decision.run_id)
+    threads, lineage = _lock_lineage(tx, decision.run_id)
     run = lineage.get(decision.run_id)
     if run is None or run.tenant != decision.tenant:
         raise NotFound("run", decision.run_id)
@@ -68,6 +72,7 @@ def decide_tx(tx: Transaction, decision: Decision) -> Evidence:
     evidence = tx.evidence.add(_evidence(tx, decision))
     if decision.verdict is not Verdict.CANNOT_TELL and run.is_active:
         _settle(tx, lineage, operation, _decided(tx, operation, decision))
+    next_turns_tx(tx, threads)
     return evidence
 
 
@@ -78,7 +83,7 @@ def answer_tx(tx: Transaction, late: Operation, evidence: Evidence) -> None:
     further than that holder did, this is what it waits for, or will: it takes the result. A run that has ended or settles,
     and an operation decided or tried anew since, stay as they are; the record stands beside them.
     """
-    lineage = _lock_lineage(tx, late.run_id)
+    threads, lineage = _lock_lineage(tx, late.run_id)
     stored = tx.operations.get(late.run_id, late.position)
     if stored is None or (stored.has_result and stored.tries == late.tries):
         return  # its own write had reached the store after all: nothing is late
@@ -87,6 +92,7 @@ def answer_tx(tx: Transaction, late: Operation, evidence: Evidence) -> None:
     tx.evidence.add(evidence)
     if lineage[late.run_id].is_active and _is_answered_by(stored, late):
         _settle(tx, lineage, stored, late)
+    next_turns_tx(tx, threads)
 
 
 def _is_same(record: Evidence, other: Evidence) -> bool:
@@ -111,14 +117,16 @@ def _settle(tx: Transaction, lineage: Mapping[RunId, Run], old: Operation, new: 
     wake_tx(tx, freed, lambda w: w.kind is WaitKind.UNKNOWN and w.position == new.position)
 
 
-def _lock_lineage(tx: Transaction, run_id: RunId) -> dict[RunId, Run]:
-    """Lock a run and the runs above it, whose budgets its operations draw on too: the highest first, as everywhere."""
-    ids: list[RunId] = []
-    above: RunId | None = run_id
-    while above is not None and (run := tx.runs.get(above)) is not None:
-        ids.append(above)
-        above = run.parent_id
-    return tx.runs.lock_many(ids)
+def _lock_lineage(tx: Transaction, run_id: RunId) -> tuple[dict[ThreadId, Thread], dict[RunId, Run]]:
+    """Lock a run and the runs above it, whose budgets its operations draw on and whose threads may wait for what is known.
+
+    Threads first, then the runs with the first of these threads' queues, the lowest id first, as everywhere.
+    """
+    above = lineage_of(tx, run_id)
+    threads = lock_threads_tx(tx, above)
+    ids = {run.id for run in above}
+    locked = tx.runs.lock_many(ids.union(*(first_in_line(tx, thread) for thread in threads.values())))
+    return threads, {run.id: locked[run.id] for run in above if run.id in locked}
 
 
 def _evidence(tx: Transaction, decision: Decision) -> Evidence:

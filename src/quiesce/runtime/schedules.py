@@ -271,6 +271,6 @@ class ScheduleOwner(LocalOwner):
         key = run_key(schedule.id, planned)
         wanted = submission_of(schedule.definition, schedule.tenant, schedule.subject, key)
         try:
-            return submit_tx(tx, wanted, run_id=run_id, thread_id=thread_id).id, ""
+            return submit_tx(tx, self._env, wanted, run_id=run_id, thread_id=thread_id).id, ""
         except (Refused, InvalidInput) as error:
             return None, f"{error.code}: {error.message}"[: self._env.limits.text_chars_max]

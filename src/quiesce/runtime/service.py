@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from quiesce.domain.boundary import Actor, ActorKind, CancelMode, CancelScope, Reason
 from quiesce.domain.canonical import Json, canonical, parse
 from quiesce.domain.commands import Intent, IntentId
-from quiesce.domain.errors import InvalidInput, NotFound, SettlementPending, StoreError, required
+from quiesce.domain.comparison import Mark
+from quiesce.domain.errors import NotFound, SettlementPending, StoreError, required
 from quiesce.domain.evidence import Evidence, Verdict
 from quiesce.domain.ids import RunId, ThreadId
 from quiesce.domain.interactions import Interaction, InteractionId
 from quiesce.domain.mailbox import EntryId, EntryKind, MailboxEntry
 from quiesce.domain.runs import Run, RunStatus
 from quiesce.domain.terminal import TerminalReceipt
-from quiesce.domain.texts import check_text
+from quiesce.domain.texts import check_text, word_of
 from quiesce.ports.notifier import run_topic
 from quiesce.ports.store import Transaction
 from quiesce.runtime.cancel import CancelAdmission, CancelRequest, cancel_tx
 from quiesce.runtime.children import read_result
 from quiesce.runtime.codec import annotations_of, decode, encode
 from quiesce.runtime.commands import CommandRequest, Staged, stage_tx, withdraw_tx
+from quiesce.runtime.comparison import Compared, compare_tx
 from quiesce.runtime.environment import Environment
 from quiesce.runtime.inspection import Inspection, inspect_tx
 from quiesce.runtime.interactions import Answer, answer_tx
@@ -39,8 +40,6 @@ from quiesce.runtime.registry import Registry
 from quiesce.runtime.settlement import settle_abandoned
 from quiesce.runtime.submission import Submission, submit_tx
 from quiesce.runtime.transacting import persist
-
-E = TypeVar("E", CancelMode, CancelScope)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +65,11 @@ class ControlService:
         run_id = RunId(self._env.new_id())
         thread_id = ThreadId(self._env.new_id())
         self._env.crash.reach("submit.before")
-        run = await self._env.store.transact(lambda tx: submit_tx(tx, wanted, run_id=run_id, thread_id=thread_id))
+        run = await self._env.store.transact(lambda tx: submit_tx(tx, self._env, wanted, run_id=run_id, thread_id=thread_id))
         self._env.crash.reach("submit.after")
+        if wanted.turn.on_busy.supersedes:
+            with contextlib.suppress(StoreError):  # it is admitted; whoever comes next finishes it
+                await settle_abandoned(self._env, limit=self._env.limits.sweep_batch_max)
         return run
 
     async def cancel(
@@ -90,8 +92,8 @@ class ControlService:
             key=f"cancel:{self._env.new_id()}" if key is None else key,
             text=reason,
             reason=Reason.USER_CANCEL,
-            mode=_one_of(CancelMode, "mode", mode),
-            scope=_one_of(CancelScope, "scope", scope),
+            mode=word_of(CancelMode, "mode", mode),
+            scope=word_of(CancelScope, "scope", scope),
             grace_ms=grace_ms,
             tenant=self._caller.tenant,
         )
@@ -250,6 +252,13 @@ class ControlService:
         """Read a run's stream by number; see `read_stream`."""
         return read_stream(self._env, run_id, after=after, tenant=self._caller.tenant)
 
+    async def compare(self, run_id: RunId, seen: Sequence[Mark] = ()) -> Compared:
+        """Compare what a client saw with what is stored; without marks, the last checkpoint with what may have been seen.
+
+        See `compare_tx`. Raises `NotFound`, `InvalidInput`; changes nothing.
+        """
+        return await self._env.store.read(lambda tx: compare_tx(tx, run_id, seen, tenant=self._caller.tenant))
+
     async def reconcile(self, decision: Decision) -> Evidence:
         """Record a decision about an unknown effect; see `decide_tx`.
 
@@ -283,11 +292,3 @@ def _read_end(tx: Transaction, run_id: RunId, tenant: str) -> tuple[Run, Termina
     if run is None or run.tenant != tenant:
         raise NotFound("run", run_id)
     return run, tx.terminal.receipt(run_id)
-
-
-def _one_of(kind: type[E], field: str, value: E | str) -> E:
-    try:
-        return kind(value)
-    except ValueError:
-        rule = "must be one of " + ", ".join(str(member) for member in kind)
-        raise InvalidInput(field=field, value=value, rule=rule) from None

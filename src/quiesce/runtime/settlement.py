@@ -5,6 +5,7 @@ missing, so a death anywhere leaves exactly one right continuation (TR-59). The 
 knows (what it really showed, whether clean-up was done); anybody else walks them with what the store can prove.
 
 This module is the only writer of occurrences, outcomes, receipts and terminal statuses (NO-08); a test looks for others.
+The boundary of a thread's head gives the next queued run its turn in the same transaction (`turns.py`).
 Lock order: thread, then runs by ascending id (a parent before its child).
 """
 
@@ -17,14 +18,15 @@ from quiesce.domain.boundary import STATUS_OF, Frontier, Occurrence, Persistence
 from quiesce.domain.canonical import canonical
 from quiesce.domain.checkpoints import h1_of_nothing
 from quiesce.domain.errors import invariant, required
-from quiesce.domain.evidence import EvidenceKind, OutboxMessage, Verdict
-from quiesce.domain.ids import Fence, OutcomeId, Position, ReceiptId, RunId
+from quiesce.domain.evidence import OutboxMessage
+from quiesce.domain.ids import Fence, OutcomeId, ReceiptId, RunId
 from quiesce.domain.instant import Instant, after_ms
 from quiesce.domain.operations import Operation, OperationKind, OperationStatus
-from quiesce.domain.resume import ResumePolicy, resume_policy, tool_state
+from quiesce.domain.resume import resume_policy, tool_state
 from quiesce.domain.runs import Admission, Run, RunStatus, WaitKind
 from quiesce.domain.streams import StreamState, Visibility
 from quiesce.domain.terminal import TerminalReceipt
+from quiesce.domain.threads import Thread
 from quiesce.domain.workers import AttemptEnd
 from quiesce.domain.writes import RunWrite, WriteOutcome
 from quiesce.ports.notifier import run_topic, worker_topic
@@ -33,6 +35,8 @@ from quiesce.runtime.claims import is_held, wake_tx
 from quiesce.runtime.environment import Environment
 from quiesce.runtime.interactions import revoke_tx
 from quiesce.runtime.past import left_in_order
+from quiesce.runtime.trees import descendants
+from quiesce.runtime.turns import first_in_line, leave_tx, next_turn_tx
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +163,7 @@ def publish_tx(tx: Transaction, run_id: RunId, receipt_id: ReceiptId, *, store_d
     seen = tx.runs.get(run_id)
     if seen is None:
         return None
-    tx.threads.lock(seen.thread_id)
-    runs = tx.runs.lock_many([r for r in (seen.parent_id, run_id) if r is not None])
+    thread, runs = _lock_for_end(tx, seen, [])
     run = runs[run_id]
     if (known := tx.terminal.receipt(run_id)) is not None:
         return known
@@ -185,8 +188,17 @@ def publish_tx(tx: Transaction, run_id: RunId, receipt_id: ReceiptId, *, store_d
     )
     if run.parent_id is not None and (parent := runs.get(run.parent_id)) is not None:
         wake_tx(tx, parent, lambda w: w.kind is WaitKind.CHILD and w.subject == run_id)
+    if thread.queued:
+        next_turn_tx(tx, leave_tx(tx, thread, run_id))
     tx.ring(run_topic(run_id))
     return receipt
+
+
+def _lock_for_end(tx: Transaction, run: Run, above: Sequence[RunId]) -> tuple[Thread, dict[RunId, Run]]:
+    """Lock the thread, then the run, whom its end concerns above it, and whose turn it may be next."""
+    thread = required(tx.threads.lock(run.thread_id), "a run's thread exists")
+    ids = {run.id, *above, *first_in_line(tx, thread)}
+    return thread, tx.runs.lock_many(ids if run.parent_id is None else {*ids, run.parent_id})
 
 
 def _receipt(
@@ -241,40 +253,8 @@ def _receipt(
     return replace(receipt, digest=receipt.h3())
 
 
-def policy_now(tx: Transaction, receipt: TerminalReceipt) -> ResumePolicy:
-    """Ask for the policy again from the newest records: what was unknown at T may have been accounted for since (G-35)."""
-    ids = [receipt.run_id, *(run.id for run in descendants(tx, receipt.run_id))]
-    unresolved = [o for o in tx.operations.unresolved(ids) if o.position not in _accounted_for(tx, o.run_id)]
-    tools = tool_state([(True, str(o.status)) for o in unresolved])
-    return resume_policy(receipt.cause, receipt.durability, receipt.gap.kind, tools)
-
-
-def _accounted_for(tx: Transaction, run_id: RunId) -> set[Position]:
-    """Return the operations of a run whose own late answer, or a decision since its end, stands beside the journal.
-
-    A decision of before has changed the operation itself; what became unknown again since then is not accounted for by it.
-    """
-    end = tx.terminal.occurrence(run_id)
-    return {
-        e.position
-        for e in tx.evidence.of_run(run_id)
-        if e.kind is EvidenceKind.LATE_RESULT
-        or (e.kind is EvidenceKind.DECISION and e.verdict is not Verdict.CANNOT_TELL and end is not None and e.at >= end.at)
-    }
-
-
 def _is_unconsumed_call(operation: Operation) -> bool:
     return operation.status is OperationStatus.COMMITTED and operation.result is not None and operation.kind is OperationKind.CALL
-
-
-def descendants(tx: Transaction, run_id: RunId) -> list[Run]:
-    """Return the runs below `run_id`, breadth first, not locked."""
-    found: list[Run] = []
-    layer = tx.runs.children(run_id)
-    while layer:
-        found.extend(layer)
-        layer = [child for run in layer for child in tx.runs.children(run.id)]
-    return found
 
 
 def end_now_tx(
@@ -288,8 +268,7 @@ def end_now_tx(
     seen = tx.runs.get(write.run_id)
     if seen is None:
         return None
-    tx.threads.lock(seen.thread_id)
-    runs = tx.runs.lock_many([r for r in (seen.parent_id, *write.ancestors, seen.id) if r is not None])
+    _, runs = _lock_for_end(tx, seen, write.ancestors)
     if runs[seen.id].admits(write.fence) is not Admission.HOLDER or tx.apply(write) is not WriteOutcome.APPLIED:
         return None
     run = required(tx.runs.get(seen.id), "a locked run exists")

@@ -32,8 +32,8 @@ from quiesce.domain.operations import (
 from quiesce.domain.runs import Durability, Wait, WaitKind
 from quiesce.runtime import scopes
 from quiesce.runtime.attempt import Attempt
+from quiesce.runtime.background import call_in_thread
 from quiesce.runtime.codec import annotations_of, decode, encode
-from quiesce.runtime.threads import call_in_thread
 
 ERROR_CHARS_MAX = 2000
 

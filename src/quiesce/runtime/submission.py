@@ -12,17 +12,18 @@ from typing import Final
 
 from quiesce.domain.budgets import Budget
 from quiesce.domain.canonical import digest_of
-from quiesce.domain.errors import ContinuationRefused, IdempotencyConflict, InvalidInput, ThreadBusy
+from quiesce.domain.errors import IdempotencyConflict, InvalidInput
 from quiesce.domain.ids import Fence, RunId, ThreadId
 from quiesce.domain.instant import Instant, after_ms, to_iso
 from quiesce.domain.limits import Limits
-from quiesce.domain.resume import Policy
-from quiesce.domain.runs import Durability, Run, RunStatus, Thread
+from quiesce.domain.runs import Durability, Run, RunStatus
 from quiesce.domain.streams import Visibility
 from quiesce.domain.texts import check_text
+from quiesce.domain.threads import Thread
 from quiesce.ports.notifier import WORK
 from quiesce.ports.store import Transaction
-from quiesce.runtime.settlement import policy_now
+from quiesce.runtime.environment import Environment
+from quiesce.runtime.placement import TurnRequest, place_tx
 
 TIMEOUT_MS_MAX: Final = 366 * 86_400_000
 """A year: a run that may take longer says so by an absolute deadline, or has none."""
@@ -45,6 +46,7 @@ class Submission:
     budget: Budget = field(default_factory=Budget)
     durability: Durability = Durability.SYNC
     visibility: Visibility = Visibility.STORE_FIRST
+    turn: TurnRequest = field(default_factory=TurnRequest)
 
     def fingerprint(self) -> str:
         """Return the digest of the fields that give the request its meaning (CC-14)."""
@@ -60,6 +62,7 @@ class Submission:
                 "budget": {a.unit: a.limit for a in self.budget.allowances},
                 "durability": str(self.durability),
                 "visibility": str(self.visibility),
+                **self.turn.facts(),
             }
         )
 
@@ -80,11 +83,13 @@ class Submission:
             raise InvalidInput(field="timeout_ms", value=self.timeout_ms, rule=f"must be 1 to {TIMEOUT_MS_MAX}")
 
 
-def submit_tx(tx: Transaction, wanted: Submission, *, run_id: RunId, thread_id: ThreadId, parent: Run | None = None) -> Run:
-    """Store a run, pending, and return it; or return the run that the same key made before.
+def submit_tx(
+    tx: Transaction, env: Environment, wanted: Submission, *, run_id: RunId, thread_id: ThreadId, parent: Run | None = None
+) -> Run:
+    """Store a run and return it: pending with its turn taken, or queued behind the head; or the run that its key made before.
 
-    A thread takes one run at a time, and a new one only after a boundary that allows it unasked. Raises
-    `IdempotencyConflict`, `ThreadBusy`, `ContinuationRefused`; nothing is stored then.
+    A new run of a thread builds on the boundary of the one before: under a record, or not at all. Raises
+    `IdempotencyConflict`, `ThreadBusy`, `ContinuationRefused`, `InvalidInput`; nothing is stored then.
     """
     if wanted.key is not None and (known := tx.runs.by_key(wanted.tenant, wanted.key)) is not None:
         return _same_or_conflict(known, wanted)
@@ -95,11 +100,11 @@ def submit_tx(tx: Transaction, wanted: Submission, *, run_id: RunId, thread_id: 
         raise InvalidInput(field="thread_id", value=thread_id, rule="belongs to somebody else")
     if wanted.key is not None and (known := tx.runs.by_key(wanted.tenant, wanted.key)) is not None:
         return _same_or_conflict(known, wanted)  # stored by another process while this one waited for the thread
-    _check_thread(tx, thread)
     run = _new_run(wanted, run_id=run_id, thread=thread, parent=parent, now=tx.now)
+    run, thread = place_tx(tx, env, thread, run, wanted.turn)
     tx.runs.insert(run)
     tx.streams.open(run.id)
-    tx.threads.save(replace(thread, runs=run.number, head_run_id=run.id))
+    tx.threads.save(replace(thread, runs=run.number))
     tx.ring(WORK)
     return run
 
@@ -115,31 +120,6 @@ def _same_or_conflict(known: Run, wanted: Submission) -> Run:
         stored_fingerprint=known.fingerprint,
         offered_fingerprint=wanted.fingerprint(),
     )
-
-
-def _check_thread(tx: Transaction, thread: Thread) -> None:
-    head = tx.runs.get(thread.head_run_id) if thread.head_run_id else None
-    if head is None:
-        return
-    if not head.is_terminal:
-        raise ThreadBusy(
-            f"thread {thread.id} has run {head.id}, which is {head.status}; wait for its end or cancel it",
-            thread_id=thread.id,
-            run_id=head.id,
-            status=str(head.status),
-        )
-    receipt = tx.terminal.receipt(head.id)
-    policy = None if receipt is None else policy_now(tx, receipt)
-    if receipt is not None and policy is not None and policy.policy is not Policy.ALLOW:
-        raise ContinuationRefused(
-            f"thread {thread.id}: its last run ended with resume policy {policy.policy} ({policy.rule}: "
-            f"{policy.admissible}). Continuing needs a recorded choice, which this version cannot take yet; "
-            "start on a new thread instead",
-            thread_id=thread.id,
-            receipt_id=receipt.id,
-            policy=str(policy.policy),
-            rule=policy.rule,
-        )
 
 
 def _new_run(wanted: Submission, *, run_id: RunId, thread: Thread, parent: Run | None, now: Instant) -> Run:

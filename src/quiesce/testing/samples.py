@@ -33,9 +33,10 @@ from quiesce.domain.ids import uuid7 as make_uuid7
 from quiesce.domain.instant import Instant, after_ms
 from quiesce.domain.operations import EffectPolicy, Operation, OperationKind, OperationStatus, ResultKind, fingerprint
 from quiesce.domain.resume import ToolState, resume_policy
-from quiesce.domain.runs import Durability, Run, RunStatus, Thread, Wait, WaitKind
+from quiesce.domain.runs import Durability, Run, RunStatus, Wait, WaitKind
 from quiesce.domain.streams import Draft, StreamEvent, Visibility, first_chain
 from quiesce.domain.terminal import TerminalReceipt
+from quiesce.domain.threads import Thread
 from quiesce.domain.workers import Attempt, Worker
 from quiesce.testing.clock import START
 

@@ -26,7 +26,7 @@ from psycopg.types.numeric import Int8BinaryDumper
 from quiesce.adapters.staging.schema import check_schema
 from quiesce.domain.errors import Refused
 from quiesce.ports.commands import Staging
-from quiesce.runtime.threads import call_in_thread
+from quiesce.runtime.background import call_in_thread
 from quiesce.stores.postgres.connection import Connection, PostgresQueries
 from quiesce.stores.postgres.outcomes import translated
 from quiesce.stores.sql.transaction import SqlTransaction

@@ -1,4 +1,4 @@
-"""Runs, attempts and threads in memory, and the locks of a transaction.
+"""Runs and attempts in memory, and the locks of a transaction.
 
 Nothing can wait here, since transactions run one after the other. The locks are kept all the same, to refuse what would
 deadlock or overwrite on a store where transactions overlap: a save without a lock, and locks out of order.
@@ -13,7 +13,7 @@ from operator import attrgetter
 from quiesce.domain.errors import invariant
 from quiesce.domain.ids import RunId, ThreadId
 from quiesce.domain.instant import Instant
-from quiesce.domain.runs import Run, RunStatus, Thread
+from quiesce.domain.runs import Run, RunStatus
 from quiesce.domain.workers import Attempt, AttemptEnd
 from quiesce.stores.memory.state import State
 
@@ -172,36 +172,6 @@ class MemoryRuns:
     def _holder_is_live(self, run: Run, now: Instant) -> bool:
         worker = None if run.worker_id is None else self._state.workers.get(run.worker_id)
         return worker is not None and worker.is_live(now)
-
-
-class MemoryThreads:
-    """Implements `ports.runs.Threads`."""
-
-    def __init__(self, state: State, locks: Locks) -> None:
-        self._threads = state.threads
-        self._locks = locks
-
-    def insert(self, thread: Thread) -> None:
-        """See the port."""
-        if thread.id not in self._threads:
-            self._locks.threads.add(thread.id)
-            self._threads.put(thread.id, thread)
-
-    def get(self, thread_id: ThreadId) -> Thread | None:
-        """See the port."""
-        return self._threads.get(thread_id)
-
-    def lock(self, thread_id: ThreadId) -> Thread | None:
-        """See the port."""
-        thread = self.get(thread_id)
-        if thread is not None:
-            self._locks.lock_thread(thread_id)
-        return thread
-
-    def save(self, thread: Thread) -> None:
-        """See the port."""
-        invariant(thread.id in self._locks.threads, "a thread is locked before it is saved")
-        self._threads.put(thread.id, thread)
 
 
 def _has_come(at: Instant | None, now: Instant) -> bool:

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 from quiesce.domain.boundary import Occurrence, PersistenceOutcome
 from quiesce.domain.checkpoints import Checkpoint
 from quiesce.domain.commands import Capacity, Intent, IntentId, Target
+from quiesce.domain.continuations import Continuation, Scope, StandingPolicy
 from quiesce.domain.deliveries import AdmissionReceipt, Command, CommandKey, EventId, HistoryLine, Settlement, TargetState
 from quiesce.domain.evidence import ArtifactReceipt, Evidence, OutboxMessage
 from quiesce.domain.ids import CheckpointId, OccurrenceId, Position, ReceiptId, RunId, ThreadId, WorkerId
@@ -20,10 +21,11 @@ from quiesce.domain.instant import Instant
 from quiesce.domain.interactions import Interaction, InteractionId
 from quiesce.domain.mailbox import EntryId, MailboxEntry
 from quiesce.domain.operations import Operation
-from quiesce.domain.runs import Run, Thread
+from quiesce.domain.runs import Run
 from quiesce.domain.schedules import Fire, Schedule, ScheduleId
 from quiesce.domain.streams import StreamEvent, StreamState
 from quiesce.domain.terminal import TerminalReceipt
+from quiesce.domain.threads import Thread
 from quiesce.domain.workers import Attempt, Worker
 
 Undo = list[Callable[[], None]]
@@ -105,6 +107,9 @@ class State:
         self.runs: Table[RunId, Run] = Table(undo)
         self.attempts: Family[RunId, int, Attempt] = Family(undo)
         self.threads: Table[ThreadId, Thread] = Table(undo)
+        self.queues: Family[ThreadId, int, RunId] = Family(undo)
+        self.continuations: Table[RunId, Continuation] = Table(undo)
+        self.standing_policies: Family[tuple[str, Scope, str], int, StandingPolicy] = Family(undo)
         self.workers: Table[WorkerId, Worker] = Table(undo)
         self.operations: Family[RunId, Position, Operation] = Family(undo)
         self.streams: Table[RunId, StreamState] = Table(undo)
@@ -155,6 +160,9 @@ class State:
             "runs": self.runs.as_dict(),
             "attempts": self.attempts.as_dict(),
             "threads": self.threads.as_dict(),
+            "queues": self.queues.as_dict(),
+            "continuations": self.continuations.as_dict(),
+            "standing_policies": self.standing_policies.as_dict(),
             "workers": self.workers.as_dict(),
             "operations": self.operations.as_dict(),
             "streams": self.streams.as_dict(),

@@ -30,11 +30,12 @@ from quiesce.stores.memory.locks import ControlLocks
 from quiesce.stores.memory.mailbox import MemoryMailbox
 from quiesce.stores.memory.operations import MemoryOperations
 from quiesce.stores.memory.outbox import MemoryOutbox
-from quiesce.stores.memory.runs import Locks, MemoryRuns, MemoryThreads
+from quiesce.stores.memory.runs import Locks, MemoryRuns
 from quiesce.stores.memory.schedules import MemorySchedules
 from quiesce.stores.memory.state import State
 from quiesce.stores.memory.streams import MemoryStreams
 from quiesce.stores.memory.terminal import MemoryTerminal
+from quiesce.stores.memory.threads import MemoryContinuations, MemoryThreads
 from quiesce.stores.memory.workers import MemoryWorkers
 from quiesce.stores.notifier import LocalNotifier
 
@@ -61,6 +62,7 @@ class MemoryTransaction:
         self.now = clock.now()
         self.runs = MemoryRuns(state, locks)
         self.threads = MemoryThreads(state, locks)
+        self.continuations = MemoryContinuations(state)
         self.workers = MemoryWorkers(state)
         self.operations = MemoryOperations(state)
         self.streams = MemoryStreams(state)

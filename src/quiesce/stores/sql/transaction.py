@@ -14,6 +14,7 @@ from quiesce.domain.writes import RunWrite, WriteOutcome
 from quiesce.stores.apply import apply_writes
 from quiesce.stores.sql.checkpoints import SqlCheckpoints
 from quiesce.stores.sql.commands import SqlCommands
+from quiesce.stores.sql.continuations import SqlContinuations
 from quiesce.stores.sql.evidence import SqlEvidence
 from quiesce.stores.sql.intents import SqlAdmissions, SqlIntents
 from quiesce.stores.sql.interactions import SqlInteractions
@@ -42,6 +43,7 @@ class SqlTransaction:
         self._now: Instant | None = None
         self.runs = SqlRuns(queries)
         self.threads = SqlThreads(queries)
+        self.continuations = SqlContinuations(queries)
         self.workers = SqlWorkers(queries)
         self.operations = SqlOperations(queries)
         self.streams = SqlStreams(queries)

@@ -15,7 +15,8 @@ import pytest
 from quiesce.domain.commands import Intent, IntentStatus
 from quiesce.domain.deliveries import Command, EventId
 from quiesce.domain.ids import RunId
-from quiesce.domain.runs import Run, Thread
+from quiesce.domain.runs import Run
+from quiesce.domain.threads import Thread
 from quiesce.domain.workers import Worker
 from quiesce.domain.writes import RunWrite, WriteOutcome
 from quiesce.ports.store import Store, Transaction

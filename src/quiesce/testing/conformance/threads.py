@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quiesce.domain.ids import RunId
-from quiesce.domain.runs import Thread
+from quiesce.domain.threads import Thread
 from quiesce.ports.store import Transaction
 from quiesce.testing.conformance.subject import StoreContract, StoreUnderTest
 from quiesce.testing.samples import Samples

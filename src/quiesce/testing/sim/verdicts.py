@@ -43,6 +43,10 @@ def _is_endless(scene: Scene, wait: Wait) -> bool:
             return child is not None and not child.is_terminal and is_at_rest(scene, child)
         case WaitKind.WAKE | WaitKind.ANSWER:
             return wait.due_at is None
+        case WaitKind.CHOICE:
+            return True
+        case WaitKind.TURN:
+            return False
         case WaitKind.TIMER:
             left_us = (wait.due_at or 0) - scene.store.now()
             return left_us > LONG_S * 500_000

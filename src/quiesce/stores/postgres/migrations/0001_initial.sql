@@ -7,7 +7,8 @@ CREATE TABLE thread (
   tenant text COLLATE "C" NOT NULL,
   created_at bigint NOT NULL,
   runs bigint NOT NULL,
-  head_run_id text
+  head_run_id text,
+  queued bigint NOT NULL CHECK (queued >= 0)
 );
 
 CREATE TABLE run (

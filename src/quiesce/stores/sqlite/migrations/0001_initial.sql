@@ -13,7 +13,8 @@ CREATE TABLE thread (
   tenant TEXT NOT NULL,
   created_at INTEGER NOT NULL,
   runs INTEGER NOT NULL,
-  head_run_id TEXT
+  head_run_id TEXT,
+  queued INTEGER NOT NULL CHECK (queued >= 0)
 ) STRICT;
 
 CREATE TABLE run (

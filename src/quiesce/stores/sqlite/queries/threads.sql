@@ -1,6 +1,6 @@
 -- name: insert_thread
-INSERT INTO thread (id, tenant, created_at, runs, head_run_id)
-VALUES (:id, :tenant, :created_at, :runs, :head_run_id)
+INSERT INTO thread (id, tenant, created_at, runs, head_run_id, queued)
+VALUES (:id, :tenant, :created_at, :runs, :head_run_id, :queued)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: get_thread
@@ -10,4 +10,13 @@ SELECT thread.* FROM thread WHERE id = :id;
 SELECT thread.* FROM thread WHERE id = :id;
 
 -- name: save_thread
-UPDATE thread SET tenant = :tenant, runs = :runs, head_run_id = :head_run_id WHERE id = :id;
+UPDATE thread SET tenant = :tenant, runs = :runs, head_run_id = :head_run_id, queued = :queued WHERE id = :id;
+
+-- name: enqueue_run
+INSERT INTO queued_run (run_id, thread_id, number) VALUES (:run_id, :thread_id, :number);
+
+-- name: queued_runs
+SELECT run_id FROM queued_run WHERE thread_id = :thread_id ORDER BY number LIMIT :limit;
+
+-- name: dequeue_run
+DELETE FROM queued_run WHERE run_id = :run_id AND thread_id = :thread_id;
