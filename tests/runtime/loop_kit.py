@@ -12,7 +12,7 @@ import pytest
 from quiesce.adapters.models.scripted import ScriptedCall, ScriptedModel, Turn
 from quiesce.domain.ids import RunId
 from quiesce.ports.models import Message, ModelReply, ModelRequest
-from quiesce.runtime.agent_loop import conversation_of
+from quiesce.runtime.conversation import conversation_of
 from quiesce.runtime.registry import Tool, declare_tool
 from tests.runtime.kit import Cluster
 

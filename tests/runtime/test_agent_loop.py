@@ -14,7 +14,8 @@ from quiesce.domain.errors import InvalidInput
 from quiesce.domain.ids import RunId
 from quiesce.domain.operations import OperationKind
 from quiesce.ports.models import ModelReply
-from quiesce.runtime.agent_loop import NOT_STARTED, WRAP_UP, loop
+from quiesce.runtime.agent_loop import WRAP_UP, loop
+from quiesce.runtime.conversation import NOT_STARTED
 from quiesce.runtime.registry import declare_tool
 from tests.runtime.cancel_kit import proven
 from tests.runtime.kit import Cluster, Gate

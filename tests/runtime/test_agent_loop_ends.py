@@ -16,7 +16,8 @@ from quiesce.domain.canonical import parse
 from quiesce.domain.operations import OperationStatus
 from quiesce.domain.runs import RunStatus
 from quiesce.ports.models import ModelReply, ModelRequest
-from quiesce.runtime.agent_loop import NO_ANSWER, NOT_STARTED, OUTCOME_UNKNOWN, loop
+from quiesce.runtime.agent_loop import loop
+from quiesce.runtime.conversation import NO_ANSWER, NOT_STARTED, OUTCOME_UNKNOWN
 from quiesce.runtime.registry import declare_tool
 from tests.adapters import tool_functions
 from tests.runtime.cancel_kit import Pause, cancel, cancelled, proven

@@ -26,10 +26,12 @@ from quiesce.domain.errors import InvalidInput
 from quiesce.domain.ids import RunId, ThreadId
 from quiesce.domain.runs import Durability, Run
 from quiesce.domain.streams import Visibility
+from quiesce.domain.threads import OnBusy
 from quiesce.runtime.correction_owner import owners_of_runs
 from quiesce.runtime.deliverer import Deliverer
 from quiesce.runtime.environment import Environment
 from quiesce.runtime.owners import Owner
+from quiesce.runtime.placement import TurnRequest
 from quiesce.runtime.registry import Registry
 from quiesce.runtime.schedules import ScheduleOwner
 from quiesce.runtime.service import ControlService
@@ -57,6 +59,7 @@ def start(  # noqa: PLR0913 - each parameter is an option that a person may type
     budget: Annotated[list[str] | None, typer.Option("--budget", help="A limit, as tool_calls=5. Repeatable.")] = None,
     durability: Annotated[Durability, typer.Option(help="When steps and checkpoints become durable.")] = Durability.SYNC,
     visibility: Annotated[Visibility, typer.Option(help="When words may be shown.")] = Visibility.STORE_FIRST,
+    on_busy: Annotated[OnBusy, typer.Option(help="While the thread has an unfinished run.")] = OnBusy.REJECT,
     detach: Annotated[bool, typer.Option("--detach", help="Submit only; a worker or `resume` advances it.")] = False,
     session: SessionOption = None,
     store: StoreOption = None,
@@ -78,6 +81,7 @@ def start(  # noqa: PLR0913 - each parameter is an option that a person may type
             budget=read_budget(budget or []),
             durability=durability,
             visibility=visibility,
+            turn=TurnRequest(on_busy=on_busy),
         )
         async with opened(place, creates=True) as env:
             run = await ControlService(env).submit(wanted)

@@ -109,6 +109,31 @@ GUIDE: Final[Mapping[str, Guide]] = {
         "`did_not_happen` lets the run dispatch it again; `give_up` lets the run go on without knowing. The decision is kept "
         "with its grounds and who made it.",
     ),
+    "thread": _guide(
+        "Show a thread: its turns, and what may be done next.",
+        "quiesce thread t-1",
+        "quiesce thread t-1 --json",
+        more="Each state comes with the number of the stream that it contains; what was seen beyond it is shown as partial. "
+        "What was rolled back stays, and is marked.",
+    ),
+    "continue": _guide(
+        "Go on with a thread under a recorded choice.",
+        "quiesce continue t-1 --input '\"and now?\"'",
+        "quiesce continue t-1 --accept 0193f2c4-7d10-7b02-8000-5a3c1e9f0d11 --policy reconcile --input '\"go on\"'",
+        "quiesce continue t-1 --accept 0193f2c4-7d10-7b02-8000-5a3c1e9f0d11 --policy restart",
+        more="Where the last run left a gap, a choice is needed that names its receipt. `reconcile` keeps what was seen beyond "
+        "the checkpoint, as partial output (or, with `--carry rollback`, builds on nothing of that run); `restart` goes on from "
+        "the checkpoint, and the record names what is given up. An effect whose outcome is unknown blocks: see `quiesce "
+        "reconcile`. Without --input, the choice is made for the first queued run.",
+    ),
+    "standing": _guide(
+        "Show standing policies, or declare one.",
+        "quiesce standing",
+        "quiesce standing --agent researcher --on-gap reconcile",
+        "quiesce standing --thread t-1 --on-gap restart --carry rollback",
+        more="What may be done, without asking again, where a run left a gap. A thread's counts before its agent's; the newest "
+        "counts. Each use is on record with who declared it. Nothing passes an unknown effect.",
+    ),
     "verify": _guide(
         "Compute again what a receipt claims.",
         "quiesce verify last",

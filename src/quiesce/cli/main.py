@@ -9,7 +9,7 @@ from typing import Final
 
 import typer
 
-from quiesce.cli import advancing, answering, comparing, controlling, proving, reaching, reading, upkeep
+from quiesce.cli import advancing, answering, comparing, controlling, proving, reaching, reading, threads, upkeep
 from quiesce.cli.demo.verb import demo
 from quiesce.cli.guide import GUIDE
 from quiesce.cli.queueing import queue
@@ -38,6 +38,9 @@ _VERBS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     ("explain", reading.explain),
     ("answer", answering.answer),
     ("reconcile", controlling.reconcile),
+    ("thread", threads.thread),
+    ("continue", threads.continue_thread),
+    ("standing", threads.standing),
     ("verify", proving.verify_run),
     ("export", proving.export),
     ("compare", comparing.compare),

@@ -187,6 +187,11 @@ def user_message(text: str) -> Message:
     return {"role": "user", "content": text}
 
 
+def assistant_message(text: str) -> Message:
+    """Return a model's words."""
+    return {"role": "assistant", "content": text}
+
+
 def tool_message(tool_call_id: str, text: str) -> Message:
     """Return the answer to a tool call."""
     return {"role": "tool", "tool_call_id": tool_call_id, "content": text}

@@ -3,7 +3,8 @@
 A turn takes what people have corrected meanwhile, as user messages; then it is one journaled step (the model's reply: sealed
 once, never asked for again) and one journaled call per proposed tool call, side by side. Each proposed call takes exactly one
 position behind its reply, also one that names no known tool, so that the conversation can be rebuilt from the journal alone,
-however the run ended (`conversation_of`).
+however the run ended (`conversation.py`). On a thread it begins with what the run builds on: the turns before, with partial
+output only where the continuation record keeps it.
 
 Checkpoints hold what a turn added, not the whole conversation: a long run costs its length and not its square.
 """
@@ -17,8 +18,7 @@ from dataclasses import dataclass, field
 
 from quiesce.domain.canonical import Json, canonical, digest_of, parse
 from quiesce.domain.errors import BudgetExceeded, InvalidInput, OutcomeUnknown, ToolFailed
-from quiesce.domain.ids import Position
-from quiesce.domain.operations import Operation, OperationKind, OperationStatus, ResultKind, RetryPolicy
+from quiesce.domain.operations import RetryPolicy
 from quiesce.ports.models import (
     Message,
     Model,
@@ -26,15 +26,13 @@ from quiesce.ports.models import (
     ModelRequest,
     ToolCall,
     ToolSpec,
-    system_message,
     tool_message,
     user_message,
 )
 from quiesce.runtime.context import Run
-from quiesce.runtime.intake import CORRECTIONS, corrections_of
+from quiesce.runtime.conversation import MODEL_STEP, as_text, opening
 from quiesce.runtime.registry import Agent, Tool, declare_agent
 
-MODEL_STEP = "model"
 WRAP_UP = "Your budget is used up. Answer now, briefly, with what you have; no tool can be called any more."
 
 
@@ -79,7 +77,7 @@ def loop(
     options = LoopOptions(system=system, turns_max=turns_max, tokens_per_turn=tokens_per_turn, wrap_up_tokens=wrap_up_tokens)
 
     async def converse(run: Run, message: str, history: list[dict[str, object]] | None = None) -> LoopResult:
-        return await _Conversation(run, model, tools, options).hold(message, history or [])
+        return await _Conversation(run, model, tools, options).hold(message, history or await run.messages())
 
     return declare_agent(converse, name=name, bindings={"model": model.binding})
 
@@ -169,12 +167,6 @@ def spec_of(tool: Tool) -> ToolSpec:
     return ToolSpec(name=tool.name, description=tool.description, parameters=parameters if isinstance(parameters, dict) else {})
 
 
-def opening(system: str, message: str, history: Sequence[Mapping[str, object]]) -> list[Message]:
-    """Return the conversation that a run begins with."""
-    first = [system_message(system)] if system else []
-    return [*first, *(dict(m) for m in history), user_message(message)]  # type: ignore[list-item]
-
-
 def _usage_of(stored: object) -> dict[str, int]:
     usage = stored.get("usage") if isinstance(stored, dict) else None
     tokens = usage.get("tokens") if isinstance(usage, dict) else None
@@ -205,56 +197,3 @@ async def _answered(call: Awaitable[object]) -> tuple[str, bool]:
         return f"error: not started: {error}", True
     except (ToolFailed, OutcomeUnknown, InvalidInput) as error:
         return f"error: {error}", False
-
-
-def as_text(value: object) -> str:
-    """Return a result as a model reads it: text as it is, anything else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
-NOT_STARTED = "stopped: this call was not started"
-OUTCOME_UNKNOWN = "stopped: whether this call took place is unknown; do not repeat it"
-NO_ANSWER = "stopped: this call did not answer; it changes nothing, so it may be made again"
-
-
-def conversation_of(
-    system: str, message: str, history: Sequence[Mapping[str, object]], journal: Sequence[Operation]
-) -> list[Message]:
-    """Rebuild a run's conversation from its journal, such that a model accepts it again, however the run ended (C21).
-
-    Every proposed call has an answer behind it: its stored result, or words that say it was not started or that its
-    outcome is unknown. Nothing is executed. What was streamed of a reply that never became whole is not in it: that is
-    partial evidence, and the continuation policy decides about it.
-    """
-    messages = opening(system, message, history)
-    by_position = {operation.position: operation for operation in journal}
-    said = [o for o in journal if o.kind is OperationKind.STEP and o.name in _SAYING and o.result_kind is ResultKind.OK]
-    for operation in sorted(said, key=lambda o: int(o.position)):
-        if operation.name == CORRECTIONS:
-            messages.extend(user_message(correction.text) for correction in corrections_of(operation))
-            continue
-        reply = ModelReply.from_json(parse(operation.result or b"null"))
-        messages.append(reply.to_message())
-        for offset, call in enumerate(reply.tool_calls, start=1):
-            answer = by_position.get(Position(str(int(operation.position) + offset)))
-            messages.append(tool_message(call.id, _answer_text(answer)))
-    return messages
-
-
-def _answer_text(operation: Operation | None) -> str:
-    if operation is None or operation.kind not in _ANSWERING or operation.status is OperationStatus.SEALED:
-        return NOT_STARTED
-    if not operation.has_result and not operation.may_have_acted:
-        return NO_ANSWER
-    if not operation.has_result or operation.result_kind is ResultKind.GIVEN_UP:
-        return OUTCOME_UNKNOWN
-    value = parse(operation.result or b"null")
-    if operation.result_kind is ResultKind.OK:
-        return as_text(value)
-    facts = value if isinstance(value, dict) else {}
-    return f"error: {facts.get('type')}: {facts.get('message')}"
-
-
-_SAYING = (MODEL_STEP, CORRECTIONS)
-_ANSWERING = (OperationKind.CALL, OperationKind.STEP)
-"""What stands behind a reply for a call of it: the call, or the step that refused it. The last reply's are not made."""

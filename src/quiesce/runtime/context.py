@@ -19,12 +19,14 @@ from quiesce.domain.instant import Instant
 from quiesce.domain.operations import RetryPolicy
 from quiesce.domain.streams import Draft
 from quiesce.domain.texts import check_text
+from quiesce.ports.models import Message
 from quiesce.runtime import scopes
 from quiesce.runtime.asking import Question, perform_ask
 from quiesce.runtime.attempt import Attempt
 from quiesce.runtime.calls import perform_call
 from quiesce.runtime.children import Child, spawn
 from quiesce.runtime.codec import encode
+from quiesce.runtime.conversation import past_messages
 from quiesce.runtime.history import past_of
 from quiesce.runtime.intake import Correction, perform_corrections, perform_wait_for
 from quiesce.runtime.points import perform_checkpoint, perform_save_artifact, perform_sleep
@@ -76,6 +78,17 @@ class Run:
         most = self._attempt.env.limits.history_turns_max
         size = most if limit is None else max(1, min(limit, most))
         return await self._attempt.read(lambda tx: past_of(tx, self.id, limit=size))
+
+    async def messages(self, *, limit: int | None = None) -> list[Message]:
+        """Return what this run builds on as messages for a model, oldest first; see `history`.
+
+        Words that were stopped come as an assistant's message with a note behind it that says so; every proposed call has an
+        answer, if only that it was not started or that its outcome is unknown. Nothing is executed.
+        """
+        most = self._attempt.env.limits.history_turns_max
+        size = most if limit is None else max(1, min(limit, most))
+        agent = self._attempt.run.agent
+        return await self._attempt.read(lambda tx: past_messages(tx, self.id, agent, limit=size))
 
     @overload
     def step(
