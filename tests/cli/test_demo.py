@@ -14,7 +14,7 @@ def test_the_demo_holds_what_it_says(shell: Shell) -> None:
     done = shell.run("demo", "--fast", "--session", "story")
     assert done.code == 0, done.out + done.err
     assert "✗" not in done.out
-    assert done.out.count("✓") >= 24
+    assert done.out.count("✓") >= 38
     assert (shell.directory / "story" / "session.sqlite").exists()
     assert "quiesce list --session story" in done.out
 

@@ -35,3 +35,10 @@ def test_an_owner_of_your_own_as_the_document_writes_it(tmp_path: Path) -> None:
     assert run(tmp_path, "bank.py") == "settled accepted closed A-7\n", "the same form again is the same request"
     (row,) = json.loads(run(tmp_path, "-m", "quiesce", "queue", "list", "--store", "sqlite:///bank.db", "--json"))
     assert (row["delivery"], row["effect"], row["subject"]) == ("settled", "accepted", "ada")
+
+
+@pytest.mark.req("TR-30", "TR-36", "C16")
+def test_a_stopped_conversation_goes_on_as_the_document_says(tmp_path: Path) -> None:
+    (tmp_path / "talk.py").write_text(first_program("resume.md"))
+    printed = run(tmp_path, "talk.py")
+    assert f"It prints\n\n```\n{printed}```" in (DOCS / "resume.md").read_text()

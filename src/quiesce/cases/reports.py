@@ -81,16 +81,23 @@ def durable_report(destination: Destination) -> tuple[Agent, ...]:
 
 
 def slow_stream(_: Destination) -> tuple[Agent, ...]:
-    """Streams `tokens` words, `delay_ms` apart, and checkpoints after each `every` of them."""
+    """Streams `tokens` words, `delay_ms` apart, and checkpoints after each `every` of them, at most `checkpoints` times.
+
+    On a thread it says behind which words it goes on, if the choice was to keep what was seen of a stream that was stopped.
+    """
     words = _STREAM.split()
 
-    async def agent(run: Run, tokens: int = 200, delay_ms: int = 20, every: int = 25) -> dict[str, int]:
+    async def agent(
+        run: Run, tokens: int = 200, delay_ms: int = 20, every: int = 25, checkpoints: int = 1_000_000
+    ) -> dict[str, object]:
+        size, most = whole("every", every, 1, 1_000_000), whole("checkpoints", checkpoints, 0, 1_000_000)
+        kept = [turn.partial.text for turn in await run.history(limit=1) if turn.partial is not None]
         for number in range(1, whole("tokens", tokens, 1, 1_000_000) + 1):
             await run.emit(words[(number - 1) % len(words)] + " ")
-            if number % whole("every", every, 1, 1_000_000) == 0:
+            if number % size == 0 and number // size <= most:
                 await run.checkpoint({"written": number})
             await asyncio.sleep(whole("delay_ms", delay_ms, 0, 60_000) / 1000)
-        return {"written": tokens}
+        return {"written": tokens, **({"goes_on_behind": kept[0]} if kept else {})}
 
     return (bound(agent, "slow-stream", model="scripted:slow-stream"),)
 

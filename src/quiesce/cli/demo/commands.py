@@ -24,7 +24,7 @@ _WORDS_BEFORE_STOP = 5
 
 async def lost_acknowledgement(stage: Stage) -> None:
     """The worker dies between the owner's commit and the delivery's; another one settles, and repeats nothing."""
-    await stage.title("6  A Stop is a command, and its acknowledgement is lost")
+    await stage.title("7  A Stop is a command, and its acknowledgement is lost")
     await stage.say(
         "This Stop is staged in somebody's own transaction. The worker that delivers it dies after the run has admitted it, and "
         "before the delivery is settled. Did it arrive? Did it act? Another worker finds out, and stops nothing twice."
@@ -66,7 +66,7 @@ async def lost_acknowledgement(stage: Stage) -> None:
 
 async def lost_answer(stage: Stage) -> None:
     """A remote owner has acted, or has not: the line was cut. Nothing is sent again on a hope."""
-    await stage.title("7  An answer is lost, and nobody guesses")
+    await stage.title("8  An answer is lost, and nobody guesses")
     await stage.say(
         "Two letters go to a post office with a book of its own. One answer is lost on its way back, one letter on its way "
         "there. From here they look the same, so both are unknown, and neither is sent again."

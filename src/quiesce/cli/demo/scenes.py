@@ -1,4 +1,4 @@
-"""The five scenes. Each reads what it shows, and says what it expects of it."""
+"""The first five scenes. Each reads what it shows, and says what it expects of it."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ async def stop(stage: Stage, worker: asyncio.subprocess.Process, live: RunId | N
     await stage.title("4  Stop, in mid-stream, from another process")
     if live is not None:
         await _begun_anew(stage, live)
-    run_id = live or await submit(stage, "slow-stream", tokens=5000, delay_ms=25)
+    run_id = live or await submit(stage, "slow-stream", tokens=5000, delay_ms=25, checkpoints=1)
     await stage.show(grid([("run", run_id), ("worker", f"worker-3, process {worker.pid}")]), 0.5)
     following = asyncio.create_task(_follow(stage, run_id))
     await stage.until(lambda: _shown(stage, run_id), "the stream to flow")

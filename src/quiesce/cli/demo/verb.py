@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from quiesce.cli.demo import commands, scenes
+from quiesce.cli.demo import commands, scenes, threads
 from quiesce.cli.demo.stage import Stage
 from quiesce.cli.exits import Exit, perform
 from quiesce.cli.session import Place, locate, opened
@@ -47,6 +47,7 @@ async def _tell(stage: Stage, *, is_live: bool) -> int:
         await stage.expect(
             worker.returncode == 0, f"process {worker.pid} was told to stop, and drained (exit code {worker.returncode})"
         )
+        await threads.goes_on(stage, receipt)
         await commands.lost_acknowledgement(stage)
         await commands.lost_answer(stage)
     finally:
