@@ -36,11 +36,11 @@ from quiesce.domain.streams import StreamEvent
 from quiesce.domain.terminal import TerminalReceipt
 from quiesce.handles import RunHandle
 from quiesce.runtime.agent_loop import LoopResult, loop
-from quiesce.runtime.calls import Absent, Happened
 from quiesce.runtime.children import ChildOutcome
 from quiesce.runtime.context import Run
 from quiesce.runtime.environment import Settings
 from quiesce.runtime.isolated import Call
+from quiesce.runtime.probing import Absent, Happened
 from quiesce.runtime.readers import KeepAlive, StreamEnd, StreamStatus
 
 __all__ = [

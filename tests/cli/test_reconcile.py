@@ -51,3 +51,37 @@ def test_where_the_tool_is_not_known_the_answer_says_that_nothing_was_checked(pa
     assert decided.code == 0
     assert "the result was not checked" in decided.out
     assert "--code module:agent" in decided.out
+
+
+BANK = """
+import os
+import quiesce
+
+async def look(key: str) -> object:
+    return quiesce.Happened("id 17") if os.path.exists("answers") else None
+
+@quiesce.tool(effect="probe", probe=look)
+async def pay() -> str:
+    raise quiesce.OutcomeUnknown("the connection broke after sending")
+
+@quiesce.agent
+async def buyer(run: quiesce.Run) -> str:
+    return str(await run.call(pay))
+"""
+
+
+@pytest.mark.req("TR-45", "CC-54", "CC-44")
+def test_the_destination_is_asked_again_and_what_it_says_is_recorded(shell: Shell) -> None:
+    (shell.directory / "bank.py").write_text(BANK)
+    assert shell.run("start", "bank:buyer", "--json").code == 5
+    ask = ("reconcile", "last", "1", "--ask", "--code", "bank:buyer", "--json")
+    unsure = shell.run(*ask).json()
+    assert (unsure["evidence"]["verdict"], unsure["status"]) == ("cannot_tell", "waiting")
+    both = shell.run(*ask, "--verdict", "happened", "--grounds", "x")
+    assert (both.code, both.error()["details"]["field"]) == (2, "ask")
+    stranger = shell.run("reconcile", "last", "1", "--ask", "--json")
+    assert (stranger.code, stranger.error()["code"]) == (4, "REFUSED")
+    (shell.directory / "answers").touch()
+    sure = shell.run(*ask).json()
+    assert (sure["evidence"]["kind"], sure["evidence"]["verdict"], sure["result_checked"]) == ("probe", "happened", True)
+    assert shell.run("resume", "last", "bank:buyer", "--json").json()["result"] == "id 17"

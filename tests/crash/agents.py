@@ -16,9 +16,9 @@ from typing import Final
 from quiesce.application import agent, tool
 from quiesce.domain.errors import OutcomeUnknown
 from quiesce.domain.operations import RetryPolicy
-from quiesce.runtime.calls import Absent, Happened
 from quiesce.runtime.context import Run
 from quiesce.runtime.isolated import Call
+from quiesce.runtime.probing import Absent, Happened
 from quiesce.runtime.registry import Agent
 
 DIRECTORY: Final = "QUIESCE_TEST_DIRECTORY"

@@ -12,9 +12,9 @@ from quiesce.domain.evidence import EvidenceKind, Verdict
 from quiesce.domain.ids import RunId
 from quiesce.domain.operations import Operation, OperationStatus, ResultKind
 from quiesce.domain.runs import RunStatus, WaitKind
-from quiesce.runtime.calls import Absent, Happened
 from quiesce.runtime.context import Run
 from quiesce.runtime.isolated import Call
+from quiesce.runtime.probing import Absent, Happened
 from quiesce.runtime.registry import Agent, Tool, declare_agent, declare_tool
 from tests.runtime.kit import Cluster, Gate
 

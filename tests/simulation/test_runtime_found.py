@@ -12,9 +12,9 @@ from quiesce.domain.operations import OperationStatus, ResultKind, RetryPolicy
 from quiesce.domain.runs import RunStatus
 from quiesce.domain.streams import EventKind, StreamEvent, gap_range
 from quiesce.domain.terminal import TerminalReceipt
-from quiesce.runtime.calls import Absent, Happened
 from quiesce.runtime.context import Run
 from quiesce.runtime.isolated import Call
+from quiesce.runtime.probing import Absent, Happened
 from quiesce.runtime.registry import Agent, Tool, declare_agent, declare_tool
 from tests.simulation.stage import Stage, play
 

@@ -8,9 +8,9 @@ from functools import partial
 from quiesce.cases.declaring import bound, whole
 from quiesce.cases.destination import Destination
 from quiesce.domain.operations import RetryPolicy
-from quiesce.runtime.calls import Absent, Happened
 from quiesce.runtime.context import Run
 from quiesce.runtime.isolated import Call
+from quiesce.runtime.probing import Absent, Happened
 from quiesce.runtime.registry import Agent, Tool, declare_tool
 
 

@@ -75,6 +75,7 @@ def reconcile(
     ] = None,
     *,
     verdict: Annotated[Verdict | None, typer.Option("--verdict", help="What you have found out, or decided.")] = None,
+    ask: Annotated[bool, typer.Option("--ask", help="Ask the destination again, through the tool's probe.")] = False,
     result: Annotated[str | None, typer.Option("--result", help="JSON: what the call answered, if it happened.")] = None,
     grounds: Annotated[str, typer.Option("--grounds", help="On what grounds; kept with the decision.")] = "",
     actor: Annotated[str | None, typer.Option("--actor", help="Who decides. [default: your login name]")] = None,
@@ -94,17 +95,22 @@ def reconcile(
         if operation is None:
             return await _list_unknown(place, run, as_json=as_json)
         value = _result_of(verdict, result)
-        if verdict is None or not grounds:
+        if ask and verdict is not None:
+            raise InvalidInput(field="ask", value=True, rule="cannot go with --verdict: the destination's answer is the verdict")
+        if not ask and (verdict is None or not grounds):
             missing = "verdict" if verdict is None else "grounds"
-            raise InvalidInput(field=missing, value=None, rule=f"a decision needs --{missing}")
+            raise InvalidInput(field=missing, value=None, rule=f"a decision needs --{missing}; or --ask the destination")
         known = registry_for(codes or [], place)
         async with opened(place) as env:
             service = ControlService(env, known=known)
-            run_id = await find_run(service, run)
+            run_id, position = await find_run(service, run), Position(operation)
             who = Actor(kind=ActorKind.USER, name=actor or getpass.getuser())
-            evidence = await service.reconcile(
-                Decision(run_id=run_id, position=Position(operation), verdict=verdict, actor=who, grounds=grounds, result=value)
-            )
+            if verdict is None:
+                evidence = await service.read_again(run_id, position, actor=who)
+            else:
+                evidence = await service.reconcile(
+                    Decision(run_id=run_id, position=position, verdict=verdict, actor=who, grounds=grounds, result=value)
+                )
             seen = await service.inspect(run_id)
         if as_json:
             print_json(

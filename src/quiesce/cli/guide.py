@@ -105,7 +105,9 @@ GUIDE: Final[Mapping[str, Guide]] = {
         "Decide about an effect that may have happened.",
         "quiesce reconcile last",
         'quiesce reconcile last 2 --verdict happened --result \'{"id": 7}\' --grounds "order book, line 7"',
-        more="Without an operation, lists the undecided ones. `happened` takes the result that the destination gave; "
+        "quiesce reconcile last 2 --ask",
+        more="Without an operation, lists the undecided ones. `--ask` reads the destination again, where the tool has a probe. "
+        "`happened` takes the result that the destination gave; "
         "`did_not_happen` lets the run dispatch it again; `give_up` lets the run go on without knowing. The decision is kept "
         "with its grounds and who made it.",
     ),

@@ -1,4 +1,4 @@
-"""Plain functions in threads of their own.
+"""User code: async in this task, plain functions in threads of their own.
 
 One daemon thread a call, not a pool: a tool that blocks for an hour must neither starve the others nor keep the process
 from ending (an executor joins its threads at exit). A thread cannot be interrupted; whoever stops waiting leaves it behind.
@@ -8,11 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
+
+
+async def call_body(body: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
+    """Call user code: async in this task, plain code in a thread, so that it never blocks the loop."""
+    if inspect.iscoroutinefunction(body):
+        return await body(*args, **kwargs)
+    result = await call_in_thread(body, args, kwargs)
+    return await result if inspect.isawaitable(result) else result
 
 
 async def call_in_thread(fn: Callable[..., T], args: Sequence[object], kwargs: Mapping[str, object]) -> T:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from quiesce.domain.canonical import canonical, parse
@@ -30,26 +30,16 @@ from quiesce.domain.operations import (
 from quiesce.domain.runs import Wait, WaitKind
 from quiesce.runtime import scopes
 from quiesce.runtime.attempt import Attempt
+from quiesce.runtime.background import call_body
 from quiesce.runtime.codec import annotations_of, encode
 from quiesce.runtime.isolated import ISOLATED, Call, target_of
+from quiesce.runtime.probing import Absent, Happened, ask_destination
 from quiesce.runtime.reconciliation import answer_tx
 from quiesce.runtime.registry import Tool
-from quiesce.runtime.steps import backed_off, call_body, describe, error_result, recovery_of, refuse, result_of, wait_for_due
+from quiesce.runtime.steps import backed_off, describe, error_result, recovery_of, refuse, result_of, wait_for_due
 from quiesce.runtime.transacting import persist
 
 _REPEATABLE: Final = (EffectPolicy.PURE, EffectPolicy.IDEMPOTENT)
-
-
-@dataclass(frozen=True, slots=True)
-class Happened:
-    """Answer of a probe: the effect took place, with this result."""
-
-    result: object = None
-
-
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """Answer of a probe: it did not take place *and can no longer do so*. Only then is it dispatched again."""
 
 
 async def perform_call(
@@ -270,11 +260,7 @@ async def _without_answer(attempt: Attempt, operation: Operation, tool: Tool, wh
 
 async def _probe(attempt: Attempt, operation: Operation, tool: Tool) -> Operation:
     """Ask the destination what became of an unanswered call. Asking is no dispatch and may be repeated."""
-    probe = required(tool.probe, "a tool with effect 'probe' has a probe")
-    try:
-        answer = await call_body(probe, (operation.key,), {})
-    except Exception as error:  # noqa: BLE001 - a failed read is not an answer: never taken for absence (CC-44)
-        answer = error
+    answer = await ask_destination(tool, operation.key)
     match answer:
         case Happened(result):
             await attempt.testify(operation, EvidenceKind.PROBE, {"answer": "happened"})

@@ -17,7 +17,7 @@ from quiesce.domain.commands import Intent, IntentId
 from quiesce.domain.comparison import Mark
 from quiesce.domain.errors import NotFound, SettlementPending, StoreError, required
 from quiesce.domain.evidence import Evidence, Verdict
-from quiesce.domain.ids import RunId, ThreadId
+from quiesce.domain.ids import Position, RunId, ThreadId
 from quiesce.domain.interactions import Interaction, InteractionId
 from quiesce.domain.mailbox import EntryId, EntryKind, MailboxEntry
 from quiesce.domain.runs import Run, RunStatus
@@ -34,6 +34,7 @@ from quiesce.runtime.environment import Environment
 from quiesce.runtime.inspection import Inspection, inspect_tx
 from quiesce.runtime.interactions import Answer, answer_tx
 from quiesce.runtime.mailbox import Arrival, arrive_tx, withdraw_entry_tx
+from quiesce.runtime.probing import read_again
 from quiesce.runtime.readers import Frame, read_stream
 from quiesce.runtime.reconciliation import Decision, decide
 from quiesce.runtime.registry import Registry
@@ -269,6 +270,11 @@ class ControlService:
         decision = replace(decision, tenant=self._caller.tenant)
         is_checked = decision.verdict is Verdict.HAPPENED and await self._fits(decision)
         return await decide(self._env, replace(decision, is_checked=is_checked))
+
+    async def read_again(self, run_id: RunId, position: Position, *, actor: Actor | None = None) -> Evidence:
+        """Ask the destination of an unknown effect once more, through its tool's probe; see `read_again`."""
+        who = actor or Actor(kind=ActorKind.USER, name=self._caller.subject)
+        return await read_again(self._env, self._known, run_id, position, actor=who, tenant=self._caller.tenant)
 
     async def _fits(self, decision: Decision) -> bool:
         """Hold a result against its tool's return annotation. False if there is none to hold it against."""

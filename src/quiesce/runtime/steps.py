@@ -32,7 +32,7 @@ from quiesce.domain.operations import (
 from quiesce.domain.runs import Durability, Wait, WaitKind
 from quiesce.runtime import scopes
 from quiesce.runtime.attempt import Attempt
-from quiesce.runtime.background import call_in_thread
+from quiesce.runtime.background import call_body
 from quiesce.runtime.codec import annotations_of, decode, encode
 
 ERROR_CHARS_MAX = 2000
@@ -138,14 +138,6 @@ async def _try_once(
     if attempt.is_stopping:
         raise Stopped
     return done[0]
-
-
-async def call_body(body: Body, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
-    """Call user code: async in this task, plain code in a thread, so that it never blocks the loop."""
-    if inspect.iscoroutinefunction(body):
-        return await body(*args, **kwargs)
-    result = await call_in_thread(body, args, kwargs)
-    return await result if inspect.isawaitable(result) else result
 
 
 async def refuse(attempt: Attempt, operation: Operation, error: BudgetExceeded) -> Operation:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from quiesce.domain.boundary import Actor, ActorKind
 from quiesce.domain.canonical import digest_of
@@ -39,7 +40,8 @@ from quiesce.ports.notifier import WORK, run_topic
 from quiesce.ports.store import Transaction
 from quiesce.runtime.trees import descendants
 
-IN_LINE = 2
+_SETTLING: Final = (EvidenceKind.DECISION, EvidenceKind.PROBE)
+IN_LINE: Final = 2
 """Runs of a queue that one end can concern: the first, which may be the one that ends, and the one behind it."""
 
 
@@ -70,16 +72,16 @@ def policy_now(tx: Transaction, receipt: TerminalReceipt) -> PolicyNow:
 
 
 def _accounted_for(tx: Transaction, run_id: RunId) -> set[Position]:
-    """Return the operations of a run whose own late answer, or a decision since its end, stands beside the journal.
+    """Return the operations of a run whose own late answer, or what was found out or decided since its end, stands beside it.
 
-    A decision of before has changed the operation itself; what became unknown again since then is not accounted for by it.
+    What was decided before has changed the operation itself; what became unknown again since then is not accounted for by it.
     """
     end = tx.terminal.occurrence(run_id)
     return {
         e.position
         for e in tx.evidence.of_run(run_id)
         if e.kind is EvidenceKind.LATE_RESULT
-        or (e.kind is EvidenceKind.DECISION and e.verdict is not Verdict.CANNOT_TELL and end is not None and e.at >= end.at)
+        or (e.kind in _SETTLING and e.verdict is not Verdict.CANNOT_TELL and end is not None and e.at >= end.at)
     }
 
 

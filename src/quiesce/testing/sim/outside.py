@@ -18,8 +18,8 @@ from enum import StrEnum
 from quiesce.domain.errors import OutcomeUnknown
 from quiesce.domain.ids import RunId
 from quiesce.domain.operations import EffectPolicy
-from quiesce.runtime.calls import Absent, Happened
 from quiesce.runtime.isolated import Call
+from quiesce.runtime.probing import Absent, Happened
 from quiesce.testing.sim.config import Whim
 from quiesce.testing.simloop import SimLoop
 
