@@ -28,10 +28,10 @@ from typing import ClassVar
 from quiesce.adapters.clock_system import SystemClock
 from quiesce.adapters.entropy_system import SystemEntropy
 from quiesce.bootstrap import open_store
-from quiesce.domain.evidence import OutboxMessage
 from quiesce.domain.ids import RunId, WorkerId
 from quiesce.domain.instant import after_ms
 from quiesce.domain.limits import DEFAULT_LIMITS
+from quiesce.domain.publication import OutboxMessage
 from quiesce.owners import (
     Command,
     CommandRequest,
@@ -64,7 +64,7 @@ class Book(LocalOwner):
     def decide(self, tx: Transaction, command: Command) -> Decision:
         """Note the command's place in its target's order."""
         body = json.dumps([command.target.id, command.number]).encode()
-        tx.outbox.append(OutboxMessage(id=command.event_id, topic="book", run_id=RunId(""), body=body, created_at=tx.now))
+        tx.outbox.append(OutboxMessage.new(id=command.event_id, topic="book", run_id=RunId(""), body=body, created_at=tx.now))
         return accepted()
 
 

@@ -7,7 +7,7 @@ boundary. Start with `Quiesce`, `agent` and `tool`; `docs/architecture.md` shows
 from quiesce.application import Quiesce, agent, tool
 from quiesce.domain.boundary import CancelMode, CancelScope, Cause, Reason
 from quiesce.domain.canonical import Json
-from quiesce.domain.comparison import Comparison, Mark, Relation, Seen
+from quiesce.domain.comparison import Mark, Relation, Seen
 from quiesce.domain.continuations import Continuation
 from quiesce.domain.errors import (
     BindingMismatch,
@@ -53,7 +53,6 @@ __all__ = [
     "CancelScope",
     "Cause",
     "ChildOutcome",
-    "Comparison",
     "Continuation",
     "ContinuationRefused",
     "EffectPolicy",

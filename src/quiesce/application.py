@@ -22,6 +22,7 @@ from quiesce.domain.budgets import Amounts, Budget
 from quiesce.domain.canonical import canonical
 from quiesce.domain.commands import Intent, IntentId
 from quiesce.domain.continuations import Carry, OnGap
+from quiesce.domain.disconnects import GRACE_MS_DEFAULT, DisconnectPolicy, OnDisconnect
 from quiesce.domain.errors import InvalidInput, required
 from quiesce.domain.history import ThreadView, Turn
 from quiesce.domain.ids import RunId, ThreadId
@@ -41,6 +42,7 @@ from quiesce.runtime.deliverer import Deliverer
 from quiesce.runtime.environment import Environment, Settings
 from quiesce.runtime.owners import Owner
 from quiesce.runtime.placement import TurnRequest, request_turn
+from quiesce.runtime.publication import Publisher, Subscriber
 from quiesce.runtime.queue import Entry, QueueService
 from quiesce.runtime.registry import Agent, Function, Isolation, Registry, Tool, declare_agent, declare_tool
 from quiesce.runtime.schedules import ScheduleOwner
@@ -62,6 +64,7 @@ class Quiesce:
         settings: Settings | None = None,
         agents: Iterable[Agent] = (),
         owners: Iterable[Owner] = (),
+        subscriber: Subscriber | None = None,
         worker: bool = True,
         name: str = "embedded",
         caller: Caller | None = None,
@@ -76,6 +79,8 @@ class Quiesce:
         self._worker: RunWorker | None = None
         self._deliverer: Deliverer | None = None
         self._owners = list(owners)
+        self._subscriber = subscriber
+        self._publisher: Publisher | None = None
         self.registry = Registry(agents)
 
     # -- declarations --------------------------------------------------------------------------------------------------
@@ -115,6 +120,9 @@ class Quiesce:
             owners = [*owners_of_runs(self._env), ScheduleOwner(self._env), *self._owners]
             self._deliverer = Deliverer(self._env, owners, name=self._name)
             await self._deliverer.start()
+        if self._subscriber is not None:
+            self._publisher = Publisher(self._env, self._subscriber)
+            await self._publisher.start()
         return self
 
     async def close(self, *, end_runs: bool = False) -> None:
@@ -122,6 +130,9 @@ class Quiesce:
 
         With `end_runs` what is under way here is ended instead (`worker_shutdown`): no other process is to take it over.
         """
+        if self._publisher is not None:
+            await self._publisher.close()
+            self._publisher = None
         if self._deliverer is not None:
             await self._deliverer.close()
             self._deliverer = None
@@ -167,13 +178,16 @@ class Quiesce:
         visibility: Visibility | str = Visibility.STORE_FIRST,
         bindings: Mapping[str, str] | None = None,
         turn: TurnRequest | None = None,
+        on_disconnect: OnDisconnect | str = OnDisconnect.CONTINUE,
+        disconnect_grace_ms: int = GRACE_MS_DEFAULT,
     ) -> RunHandle:
         """Submit a run of `agent`; it is durable before this returns.
 
         `key`: the same key with the same content gives the same run, with other content `IdempotencyConflict`. On a thread
         that has an unfinished run, or one that left a gap, `turn` says what is to happen; see `continue_thread`.
         `timeout_ms`: a deadline counted from the submission; absolute from then on, whatever restarts. `budget`: unit →
-        limit, for the run and its children.
+        limit, for the run and its children. `on_disconnect`: with `cancel` the run is ended when no client has attended it
+        (`RunHandle.attending`) for the grace; see `docs/streams.md`.
         """
         self.registry.add(agent)
         wanted = Submission(
@@ -188,6 +202,9 @@ class Quiesce:
             durability=word_of(Durability, "durability", durability),
             visibility=word_of(Visibility, "visibility", visibility),
             turn=turn or TurnRequest(),
+            disconnect=DisconnectPolicy(
+                on_disconnect=word_of(OnDisconnect, "on_disconnect", on_disconnect), grace_ms=disconnect_grace_ms
+            ),
         )
         return RunHandle(self.service, await self.service.submit(wanted), agent)
 

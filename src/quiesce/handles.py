@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 
 from quiesce.domain.boundary import CancelMode, CancelScope
 from quiesce.domain.canonical import Json, canonical
@@ -72,6 +73,13 @@ class RunHandle:
     def stream(self, *, after: int = 0) -> AsyncIterator[Frame]:
         """Read the run's stream from a number on; ends with `StreamEnd`."""
         return self._service.stream(self.id, after=after)
+
+    def attending(self) -> AbstractAsyncContextManager[None]:
+        """Be a client of the run for the length of a block: it matters where it was started with `on_disconnect="cancel"`.
+
+        Leaving the block ends nothing at once: the grace begins, and whoever attends within it annuls that.
+        """
+        return self._service.attending(self.id)
 
     async def compare(self, *seen: Mark) -> Compared:
         """Compare what a client saw (`Seen.marks`) with what is stored; without marks, D with V. See `docs/streams.md`."""

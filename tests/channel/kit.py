@@ -26,9 +26,9 @@ from quiesce.domain.deliveries import (
     Settlement,
 )
 from quiesce.domain.errors import StaleClaim
-from quiesce.domain.evidence import OutboxMessage
 from quiesce.domain.ids import RunId, WorkerId
 from quiesce.domain.limits import DEFAULT_LIMITS, Limits
+from quiesce.domain.publication import OutboxMessage
 from quiesce.ports.store import Store, Transaction
 from quiesce.runtime.commands import CommandRequest, Staged, stage_tx
 from quiesce.runtime.crashpoints import CrashPoints
@@ -67,7 +67,7 @@ class Ledger(LocalOwner):
             return rejected(reason)
         line = f"{command.event_id} {next(self._lines)}"
         body = canonical({"payload": parse(command.intent.payload), "event": command.event_id})
-        tx.outbox.append(OutboxMessage(id=line, topic="ledger", run_id=RunId(""), body=body, created_at=tx.now))
+        tx.outbox.append(OutboxMessage.new(id=line, topic="ledger", run_id=RunId(""), body=body, created_at=tx.now))
         self.inside(tx, command)
         if self.breaks(command):
             raise ValueError("the ledger is torn")

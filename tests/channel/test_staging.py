@@ -9,10 +9,10 @@ import pytest
 from quiesce.domain.commands import Intent, IntentId, IntentStatus, Target
 from quiesce.domain.deliveries import CommandStatus
 from quiesce.domain.errors import CapacityExhausted, IdempotencyConflict, InvalidInput, NotFound, Refused
-from quiesce.domain.evidence import OutboxMessage
 from quiesce.domain.ids import RunId
 from quiesce.domain.instant import after_ms
 from quiesce.domain.limits import DEFAULT_LIMITS
+from quiesce.domain.publication import OutboxMessage
 from quiesce.ports.store import Transaction
 from quiesce.runtime.commands import stage_tx, supersede_tx, withdraw_tx
 from tests.channel.kit import STOP, Channel, gathered
@@ -67,7 +67,7 @@ async def test_a_rolled_back_transaction_leaves_neither_the_fact_nor_the_intent_
     wanted = channel.request()
 
     def fails(tx: Transaction) -> None:
-        tx.outbox.append(OutboxMessage(id="fact", topic="fact", run_id=RunId(""), body=b"{}", created_at=tx.now))
+        tx.outbox.append(OutboxMessage.new(id="fact", topic="fact", run_id=RunId(""), body=b"{}", created_at=tx.now))
         stage_tx(tx, wanted, intent_id=IntentId(channel.env.new_id()), limits=DEFAULT_LIMITS)
         raise ValueError("changed my mind")
 
@@ -86,7 +86,7 @@ async def test_a_full_scope_refuses_in_the_producers_transaction_and_keeps_a_res
         await channel.stage(env=env)
 
     def both(tx: Transaction) -> None:
-        tx.outbox.append(OutboxMessage(id="fact", topic="fact", run_id=RunId(""), body=b"{}", created_at=tx.now))
+        tx.outbox.append(OutboxMessage.new(id="fact", topic="fact", run_id=RunId(""), body=b"{}", created_at=tx.now))
         stage_tx(tx, channel.request(), intent_id=IntentId(env.new_id()), limits=SMALL)
 
     with pytest.raises(CapacityExhausted, match="holds 2 unfinished commands; its bound is 2, and 1 more") as caught:

@@ -9,10 +9,10 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from quiesce.domain.boundary import Reason
 from quiesce.domain.canonical import canonical
-from quiesce.domain.evidence import OutboxMessage
 from quiesce.domain.ids import Fence, Position
 from quiesce.domain.instant import after_ms
 from quiesce.domain.operations import EffectPolicy, OperationStatus
+from quiesce.domain.publication import OutboxMessage
 from quiesce.domain.runs import Run, RunStatus, Wait, WaitKind
 from quiesce.domain.streams import Draft, EventKind
 from quiesce.domain.threads import Thread

@@ -37,6 +37,8 @@ SAME: Final = (
 """What a run may say otherwise than an undisturbed one, with equal right: what it counts are tries."""
 
 
+_UNPARKED: Final = {OperationKind.STEP, OperationKind.CALL, OperationKind.CORRECTION, OperationKind.CHECKPOINT}
+"""What no run parks for, but on a slow machine."""
 Death = Callable[[str, str], bool]
 """Has a run of its own, under this key, meet this crash point; returns whether a process died of it."""
 
@@ -55,7 +57,7 @@ class Stage:
     def _is_certain(self, point: str) -> bool:
         """Whether every run of the case gets there: one that waits for a back-off alone parks only on a slow machine."""
         kinds = {operation.kind for each in self.whole.values() for operation in each.operations}
-        return not point.startswith("park.") or not kinds <= {OperationKind.STEP, OperationKind.CALL, OperationKind.CHECKPOINT}
+        return not point.startswith("park.") or not kinds <= _UNPARKED
 
     def first_of(self, points: Iterable[str]) -> str:
         return next(point for point in points if point in self.arrivals)

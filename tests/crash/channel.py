@@ -19,9 +19,9 @@ from typing import Any, ClassVar, Final
 from quiesce.domain.canonical import parse
 from quiesce.domain.commands import IntentId, Kind, Target
 from quiesce.domain.deliveries import Absent, Admission, AdmissionReceipt, Command, CommandStatus
-from quiesce.domain.evidence import OutboxMessage
 from quiesce.domain.ids import RunId
 from quiesce.domain.instant import after_ms
+from quiesce.domain.publication import OutboxMessage
 from quiesce.ports.store import Transaction
 from quiesce.runtime.commands import CommandRequest, stage_tx, supersede_tx
 from quiesce.runtime.correction_owner import owners_of_runs
@@ -61,7 +61,7 @@ class Book(LocalOwner):
         if payload.get("refuse"):
             return rejected("not in this book")
         line = f"{command.event_id} {os.getpid()} {os.urandom(4).hex()}"
-        tx.outbox.append(OutboxMessage(id=line, topic="book", run_id=RunId(""), body=b"{}", created_at=tx.now))
+        tx.outbox.append(OutboxMessage.new(id=line, topic="book", run_id=RunId(""), body=b"{}", created_at=tx.now))
         return accepted(line)
 
 
@@ -144,7 +144,8 @@ async def stage(env: Environment, _: ControlService, job: Job) -> int:
         die()
 
     def fact_and_command(tx: Transaction) -> None:
-        tx.outbox.append(OutboxMessage(id=f"fact {job['key']}", topic="fact", run_id=RunId(""), body=b"{}", created_at=tx.now))
+        fact = OutboxMessage.new(id=f"fact {job['key']}", topic="fact", run_id=RunId(""), body=b"{}", created_at=tx.now)
+        tx.outbox.append(fact)
         due_at = after_ms(tx.now, job["due_ms"]) if job.get("due_ms") else None
         wanted = replace(wish(job), due_at=due_at)
         stage_tx(tx, wanted, intent_id=IntentId(env.new_id(tx.now)), limits=env.limits)

@@ -19,7 +19,7 @@ import pytest
 from quiesce.bootstrap import open_store
 from quiesce.domain.commands import Capacity, Intent
 from quiesce.domain.deliveries import Command, CommandStatus, Effect, HistoryLine, Settlement, effect_of
-from quiesce.domain.evidence import OutboxMessage
+from quiesce.domain.publication import OutboxMessage
 from quiesce.ports.store import Transaction
 from quiesce.runtime.crashpoints import POINTS
 from tests.crash.conftest import STORES, NewWorld, Player

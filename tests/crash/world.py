@@ -26,9 +26,10 @@ from typing import Any, Final
 from quiesce.bootstrap import open_store
 from quiesce.domain.boundary import Occurrence, PersistenceOutcome
 from quiesce.domain.checkpoints import Checkpoint
-from quiesce.domain.evidence import Evidence, OutboxMessage
+from quiesce.domain.evidence import Evidence
 from quiesce.domain.ids import RunId
 from quiesce.domain.operations import EffectPolicy, Operation
+from quiesce.domain.publication import OutboxMessage
 from quiesce.domain.runs import Run, RunStatus, WaitKind
 from quiesce.domain.streams import EventKind, StreamEvent, StreamState, first_chain, gap_range, next_chain
 from quiesce.domain.terminal import TerminalReceipt

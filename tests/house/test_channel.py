@@ -14,9 +14,10 @@ from quiesce.adapters.entropy_system import SystemEntropy
 from quiesce.domain.commands import IntentId
 from quiesce.domain.deliveries import Command, Settlement
 from quiesce.domain.errors import InvalidInput
-from quiesce.domain.evidence import Evidence, OutboxMessage
+from quiesce.domain.evidence import Evidence
 from quiesce.domain.ids import uuid7
 from quiesce.domain.limits import DEFAULT_LIMITS
+from quiesce.domain.publication import OutboxMessage
 from quiesce.domain.streams import StreamEvent
 from quiesce.runtime.commands import stage_tx
 from quiesce.stores.memory.store import MemoryStore

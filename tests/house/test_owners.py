@@ -55,6 +55,11 @@ def test_outside_of_its_holder_an_operation_is_changed_only_by_a_decision_or_at_
     assert callers_of("put_many") == {"reconciliation.py", "settlement.py"}
 
 
+@pytest.mark.req("NO-04", "NO-06", "QA-10")
+def test_only_the_publisher_writes_that_something_was_told() -> None:
+    assert callers_of("mark_delivered", "postpone") == {"publication.py"}
+
+
 @pytest.mark.req("TR-31", "TR-33", "QA-10")
 def test_only_the_journal_makes_checkpoints_and_only_at_the_agents_own_call_or_at_completion() -> None:
     assert callers_of("make_checkpoint") == {"points.py", "endings.py"}

@@ -103,6 +103,7 @@ HOT: Final = (
     "last_checkpoint",
     "last_receipt_of_thread",
     "pending_messages",
+    "claim_messages",
     "queued_runs",
     "continuation_of_run",
     "continuations_of_thread",

@@ -101,6 +101,13 @@ GUIDE: Final[Mapping[str, Guide]] = {
         "must stop. Changes nothing, not even the bytes of the database file.",
     ),
     "explain": _guide("Say what a run waits for, or why nothing moves.", "quiesce explain last"),
+    "trace": _guide(
+        "Show what is on record of a run, in the order of time.",
+        "quiesce trace last",
+        "quiesce trace last --json",
+        more="Read from the facts themselves and stored nowhere. What nobody recorded is said to be missing, and an outcome that "
+        "nobody knows to be unknown. It shows no arguments, results or payloads.",
+    ),
     "reconcile": _guide(
         "Decide about an effect that may have happened.",
         "quiesce reconcile last",

@@ -36,6 +36,7 @@ _VERBS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     ("list", reading.list_runs),
     ("inspect", reading.inspect),
     ("explain", reading.explain),
+    ("trace", reading.trace),
     ("answer", answering.answer),
     ("reconcile", controlling.reconcile),
     ("thread", threads.thread),

@@ -1,4 +1,4 @@
-"""Verbs that read: `list`, `inspect`, `explain`, `watch`, `receipt`. They change nothing."""
+"""Verbs that read: `list`, `inspect`, `explain`, `trace`, `watch`, `receipt`. They change nothing."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from quiesce.cli.session import find_run, locate, opened
 from quiesce.cli.streaming import Teller
 from quiesce.domain.instant import to_iso
 from quiesce.domain.runs import Run, RunStatus
-from quiesce.runtime.readers import KeepAlive
+from quiesce.runtime.readers import KeepAlive, StreamStatus
 from quiesce.runtime.service import ControlService
+from quiesce.runtime.trace import Capture, TraceLine
 
 
 def list_runs(
@@ -93,6 +94,38 @@ def explain(
     perform(work, as_json=as_json)
 
 
+def trace(
+    run: RunArgument,
+    *,
+    session: SessionOption = None,
+    store: StoreOption = None,
+    artifacts: ArtifactsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what is on record of a run, in the order of time."""
+
+    async def work() -> int:
+        async with opened(locate(session, store, artifacts), writes=False) as env:
+            service = ControlService(env)
+            lines = await service.trace(await find_run(service, run))
+        if as_json:
+            print_json([line.to_json() for line in lines])
+        else:
+            began = lines[0].at or 0
+            rows = [_trace_row(line, began) for line in lines]
+            console().print(listing(("after", "what", "of"), rows))
+        return Exit.OK
+
+    perform(work, as_json=as_json)
+
+
+def _trace_row(line: TraceLine, began: int) -> tuple[str, Text, str]:
+    after = "" if line.at is None else f"{(line.at - began) / 1_000_000:.3f} s"
+    style = {Capture.MISSING: "yellow", Capture.UNKNOWN: "bold red"}.get(line.capture, "")
+    words = line.what if line.capture is Capture.CAPTURED else f"{line.capture}: {line.what}"
+    return after, Text(words, style=style), line.subject
+
+
 def watch(
     run: RunArgument,
     *,
@@ -112,7 +145,7 @@ def watch(
             async for frame in service.stream(run_id, after=after):
                 if not as_json:
                     teller.show(frame)
-                elif not isinstance(frame, KeepAlive):
+                elif not isinstance(frame, KeepAlive) and not (isinstance(frame, StreamStatus) and not frame.waits):
                     print_json_line(frame.to_json())
         return Exit.OK
 

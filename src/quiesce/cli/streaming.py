@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Final, TextIO
 
 from quiesce.domain.canonical import Json, parse
+from quiesce.domain.interactions import InteractionId
+from quiesce.domain.runs import WaitKind
 from quiesce.domain.streams import EventKind, StreamEvent, gap_range
-from quiesce.runtime.readers import Frame, KeepAlive, StreamEnd
+from quiesce.runtime.readers import Frame, KeepAlive, StreamEnd, StreamStatus
 
 _TEXT_CHANNEL: Final = "messages"
 
@@ -23,6 +25,8 @@ class Teller:
         match frame:
             case StreamEvent():
                 self._event(frame)
+            case StreamStatus():
+                self._status(frame)
             case StreamEnd():
                 self.remark(f"end: {frame.status} at event {frame.last_seq}, receipt {frame.receipt_id}")
             case KeepAlive():
@@ -39,6 +43,17 @@ class Teller:
         if self._is_open:
             self._out.write("\n")
             self._is_open = False
+
+    def _status(self, frame: StreamStatus) -> None:
+        """Say what the run waits for; of one that does not wait there is nothing to say."""
+        asked = {question.id: question for question in frame.questions}
+        for wait in frame.waits:
+            question = asked.get(InteractionId(wait.subject)) if wait.kind is WaitKind.ANSWER else None
+            if question is not None:
+                prompt = _printable(str(parse(question.prompt)))
+                self.remark(f"waits for an answer to {prompt!r}: quiesce answer {question.id} --value JSON")
+            else:
+                self.remark(f"waits for {wait.kind} {_printable(wait.subject)}".rstrip())
 
     def _event(self, event: StreamEvent) -> None:
         payload = parse(event.payload)

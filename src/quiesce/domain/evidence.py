@@ -79,15 +79,3 @@ class Evidence:
             "actor": self.actor.to_json(),
             "at": self.at,
         }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxMessage:
-    """A message stored in the transaction of the fact it announces; delivered at least once, later."""
-
-    id: str
-    topic: str
-    run_id: RunId
-    body: bytes
-    created_at: Instant
-    delivered_at: Instant | None = None

@@ -85,6 +85,19 @@ class StreamState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Glance:
+    """What a reader that waits looks at: while it stays the same, nothing new of the run is there to be read.
+
+    `waits`: what the run waits for, as it is stored.
+    """
+
+    stored_seq: int
+    status: str
+    fence: Fence
+    waits: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """What a holder wants to emit; `sealed` gives it number and chain value."""
 

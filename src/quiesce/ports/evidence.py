@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from quiesce.domain.evidence import ArtifactReceipt, Evidence, OutboxMessage
+from quiesce.domain.evidence import ArtifactReceipt, Evidence
 from quiesce.domain.ids import RunId
-from quiesce.domain.instant import Instant
 
 
 class EvidenceLog(Protocol):
@@ -24,16 +23,3 @@ class EvidenceLog(Protocol):
 
     def of_run(self, run_id: RunId) -> list[Evidence]:
         """Return the evidence about a run's operations, in the order of its arrival."""
-
-
-class Outbox(Protocol):
-    """Messages stored with the facts that they announce."""
-
-    def append(self, message: OutboxMessage) -> None:
-        """Add a message; one whose id is stored already is passed over."""
-
-    def pending(self, *, limit: int) -> list[OutboxMessage]:
-        """Return undelivered messages, oldest first."""
-
-    def mark_delivered(self, message_id: str, at: Instant) -> None:
-        """Record a delivery, once."""

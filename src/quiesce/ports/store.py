@@ -19,11 +19,12 @@ from quiesce.domain.instant import Instant
 from quiesce.domain.writes import Counters, RunWrite, WriteOutcome
 from quiesce.ports.checkpoints import Checkpoints
 from quiesce.ports.commands import Admissions, Commands, Intents
-from quiesce.ports.evidence import EvidenceLog, Outbox
+from quiesce.ports.evidence import EvidenceLog
 from quiesce.ports.interactions import Interactions
 from quiesce.ports.mailbox import Mailbox
 from quiesce.ports.notifier import Notifier
 from quiesce.ports.operations import Operations
+from quiesce.ports.publication import Outbox
 from quiesce.ports.runs import Runs
 from quiesce.ports.schedules import Schedules
 from quiesce.ports.streams import Streams

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from quiesce.domain.ids import RunId
-from quiesce.domain.streams import StreamEvent, StreamState
+from quiesce.domain.streams import Glance, StreamEvent, StreamState
 
 
 class Streams(Protocol):
@@ -20,6 +20,9 @@ class Streams(Protocol):
 
     def states(self, run_ids: Collection[RunId]) -> dict[RunId, StreamState]:
         """Return the delivery states of several runs."""
+
+    def glances(self, run_ids: Collection[RunId]) -> dict[RunId, Glance]:
+        """Return where several runs stand, in one statement. Runs that do not exist are left out."""
 
     def append_many(self, events: Sequence[StreamEvent]) -> None:
         """Store events. One that is stored already with the same chain value is passed over.

@@ -7,6 +7,7 @@ that: every replay is given the same, and another branch's answer moves nothing 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from quiesce.domain.canonical import canonical, parse
 from quiesce.domain.errors import InvalidInput, required
@@ -22,6 +23,8 @@ from quiesce.runtime.interactions import ask_tx, settled_tx
 from quiesce.runtime.points import SLEEP_SECONDS_MAX, fact
 from quiesce.runtime.schemas import schema_of
 from quiesce.runtime.transacting import persist
+
+_NAME: Final = "ask"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,7 @@ async def _asked(attempt: Attempt, position: Position, question: Question) -> In
         {"prompt": parse(prompt), "schema": parse(schema), "about": parse(about), "expires_in": question.expires_in},
         limits=env.limits,
     )
-    known = journal.expect(position, OperationKind.TIMER, "ask", fingerprint(OperationKind.TIMER, "ask", arguments))
+    known = journal.expect(position, OperationKind.QUESTION, _NAME, fingerprint(OperationKind.QUESTION, _NAME, arguments))
     if known is not None:
         return _id_of(known)
     await journal.flush()
@@ -69,9 +72,8 @@ async def _asked(attempt: Attempt, position: Position, question: Question) -> In
     minted = InteractionId(env.new_id())
 
     def ask(tx: Transaction) -> tuple[Interaction, Operation] | None:
-        done = fact(
-            attempt, position, OperationKind.TIMER, "ask", arguments=arguments, result=canonical({"interaction_id": minted})
-        )
+        result = canonical({"interaction_id": minted})
+        done = fact(attempt, position, OperationKind.QUESTION, _NAME, arguments=arguments, result=result)
         wanted = Interaction(
             id=minted,
             run_id=attempt.run.id,

@@ -69,6 +69,31 @@ class Attempt:
         self.may_go_on = asyncio.Event()
         """Cleared while the run is being parked: what has come about meanwhile is for the next attempt to go on from."""
         self.may_go_on.set()
+        self._at_work = 0
+
+    @property
+    def only_waits(self) -> bool:
+        """Whether every operation that the agent's code is in waits for something, and there is one."""
+        return bool(self.waits) and not self.in_flight and not self._at_work
+
+    async def carry_out(self, work: Coroutine[object, object, T]) -> T:
+        """Do what the agent's code asks for: the run does not park under it until it waits for something itself.
+
+        Else it would store a question, or take an answer, and nobody would wait for what comes of that. So what begins while
+        the run is being parked is left to the next attempt.
+        """
+        try:
+            await self.may_go_on.wait()
+        except asyncio.CancelledError:
+            work.close()
+            raise
+        self._at_work += 1
+        self.stir()
+        try:
+            return await work
+        finally:
+            self._at_work -= 1
+            self.stir()
 
     def stir(self) -> None:
         """Note that something moved."""
@@ -116,6 +141,7 @@ class Attempt:
         topic = wait.subject if wait.kind is WaitKind.CHILD else self.run.id
         bell = self.env.store.notifier.bell(run_topic(topic))
         self.waits[wait.position] = wait
+        self._at_work -= 1
         self.stir()
         try:
             while not await persist(self.env, lambda tx: is_over(tx, self.run.id, wait), read=True):
@@ -126,6 +152,7 @@ class Attempt:
         finally:
             bell.close()
             self.waits.pop(wait.position, None)
+            self._at_work += 1
             self.stir()
 
     def _wait_ms(self, wait: Wait) -> float:

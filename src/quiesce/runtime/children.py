@@ -52,6 +52,9 @@ class Child:
 
     async def outcome(self) -> ChildOutcome:
         """Return how the child ended; the parent parks if that takes long."""
+        return await self._attempt.carry_out(self._outcome())
+
+    async def _outcome(self) -> ChildOutcome:
         self._attempt.journal.check_open()
         await self._attempt.wait_until_over(Wait(kind=WaitKind.CHILD, subject=self.run_id, position=self._position))
         self._attempt.journal.check_open()

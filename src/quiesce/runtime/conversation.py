@@ -18,7 +18,7 @@ from quiesce.domain.operations import Operation, OperationKind, OperationStatus,
 from quiesce.ports.models import Message, ModelReply, assistant_message, system_message, tool_message, user_message
 from quiesce.ports.store import Transaction
 from quiesce.runtime.history import past_of
-from quiesce.runtime.intake import CORRECTIONS, corrections_of
+from quiesce.runtime.intake import corrections_of
 
 MODEL_STEP: Final = "model"
 NOT_STARTED: Final = "stopped: this call was not started"
@@ -100,7 +100,7 @@ def conversation_of(
     messages = opening(system, message, history)
     by_position = {operation.position: operation for operation in journal}
     for operation in sorted(filter(_is_said, journal), key=lambda o: int(o.position)):
-        if operation.name == CORRECTIONS:
+        if operation.kind is OperationKind.CORRECTION:
             messages.extend(user_message(correction.text) for correction in corrections_of(operation))
             continue
         reply = ModelReply.from_json(parse(operation.result or b"null"))
@@ -113,7 +113,8 @@ def conversation_of(
 
 def _is_said(operation: Operation) -> bool:
     """Whether an operation is a whole reply of the model, or words of a person that were taken in."""
-    return operation.kind is OperationKind.STEP and operation.name in _SAYING and operation.result_kind is ResultKind.OK
+    is_reply = operation.kind is OperationKind.STEP and operation.name == MODEL_STEP
+    return (is_reply or operation.kind is OperationKind.CORRECTION) and operation.result_kind is ResultKind.OK
 
 
 def _answer_text(operation: Operation | None) -> str:
@@ -130,6 +131,5 @@ def _answer_text(operation: Operation | None) -> str:
     return f"error: {facts.get('type')}: {facts.get('message')}"
 
 
-_SAYING: Final = (MODEL_STEP, CORRECTIONS)
 _ANSWERING: Final = (OperationKind.CALL, OperationKind.STEP)
 """What stands behind a reply for a call of it: the call, or the step that refused it. The last reply's are not made."""

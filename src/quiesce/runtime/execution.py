@@ -82,6 +82,7 @@ class Execution:
         finally:
             attempt.is_over = attempt.is_stopping = True
             journal.rule(drains=False)
+            attempt.may_go_on.set()
             await _abandon(agent)
         for operation in journal.unstored():  # held back for a drain that somebody else has closed, or beside a release
             await testify_late(attempt, operation)
@@ -141,7 +142,7 @@ class Execution:
     async def _until_idle(self, attempt: Attempt) -> None:
         """Return when every branch has waited, with nothing in flight, for as long as a run lingers."""
         while True:
-            while attempt.waits and not attempt.in_flight:
+            while attempt.only_waits:
                 before = attempt.activity
                 await self._env.clock.sleep(self._env.settings.linger_ms)
                 if before == attempt.activity:
@@ -174,6 +175,7 @@ class Execution:
         journal, settings = attempt.journal, self._env.settings
         softly = settling.mode is CancelMode.AFTER_STEP
         journal.rule(drains=True, may_close_step=softly)
+        attempt.may_go_on.set()  # to be told that it is over, where it was about to park
         finished = await self._finish_step(attempt, agent, settling) if softly else True
         attempt.is_stopping = True
         journal.gate.shut()
@@ -289,7 +291,7 @@ class Execution:
         if (end := await self._write(attempt, agent, attempt.journal.flush())) is not None:
             return end
         waits = tuple(attempt.waits.values())
-        if not waits or attempt.in_flight:
+        if not attempt.only_waits:
             return None
         attempt.may_go_on.clear()
         attempt.journal.gate.shut()  # soon the run is anybody's: what was shown is stored before

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from quiesce.domain.canonical import Json, canonical, parse
 from quiesce.domain.errors import InvalidInput, WaitTimedOut, required
@@ -23,7 +24,7 @@ from quiesce.runtime.attempt import Attempt
 from quiesce.runtime.points import SLEEP_SECONDS_MAX, fact
 from quiesce.runtime.transacting import persist
 
-CORRECTIONS = "corrections"
+_CORRECTIONS: Final = "corrections"
 Choose = Callable[[Transaction], tuple[list[MailboxEntry], Operation | None]]
 """Which queued entries are taken, and the operation that tells of them; None for nothing yet."""
 
@@ -49,11 +50,11 @@ async def perform_wait_for(attempt: Attempt, position: Position, name: str, seco
     check_text("name", name, attempt.env.limits.name_chars_max)
     if seconds is not None and not 0 <= seconds <= SLEEP_SECONDS_MAX:
         raise InvalidInput(field="timeout", value=seconds, rule=f"must be 0 to {SLEEP_SECONDS_MAX} seconds")
-    title, arguments = f"wait for {name}", canonical({"name": name, "timeout": seconds})
-    operation = journal.expect(position, OperationKind.TIMER, title, fingerprint(OperationKind.TIMER, title, arguments))
+    arguments = canonical({"name": name, "timeout": seconds})
+    operation = journal.expect(position, OperationKind.WAIT, name, fingerprint(OperationKind.WAIT, name, arguments))
     if operation is None:
         due = None if seconds is None else after_ms(await attempt.store_now(), seconds * 1000)
-        done = fact(attempt, position, OperationKind.TIMER, title, arguments=arguments, result=b"null")
+        done = fact(attempt, position, OperationKind.WAIT, name, arguments=arguments, result=b"null")
         operation = replace(done, status=OperationStatus.SEALED, due_at=due, result_kind=None, result=None, settled_at=None)
         await journal.put(operation)
     if not operation.has_result:
@@ -92,15 +93,15 @@ async def perform_corrections(attempt: Attempt, position: Position) -> list[Corr
     """
     journal, env = attempt.journal, attempt.env
     journal.check_open()
-    mark = fingerprint(OperationKind.STEP, CORRECTIONS, b"null")
-    operation = journal.expect(position, OperationKind.STEP, CORRECTIONS, mark)
+    mark = fingerprint(OperationKind.CORRECTION, _CORRECTIONS, b"null")
+    operation = journal.expect(position, OperationKind.CORRECTION, _CORRECTIONS, mark)
     if operation is None or not operation.has_result:
         limit = env.limits.corrections_batch_max
 
         def choose(tx: Transaction) -> tuple[list[MailboxEntry], Operation | None]:
             came = tx.mailbox.queued(attempt.run.id, EntryKind.CORRECTION, limit=limit)
             result = canonical([_told(entry) for entry in came])
-            return came, fact(attempt, position, OperationKind.STEP, CORRECTIONS, arguments=b"null", result=result)
+            return came, fact(attempt, position, OperationKind.CORRECTION, _CORRECTIONS, arguments=b"null", result=result)
 
         came, operation = await attempt.read(choose)
         journal.check_open()

@@ -10,6 +10,7 @@ from collections import deque
 from quiesce.domain.ids import RunId
 from quiesce.domain.limits import DEFAULT_LIMITS
 from quiesce.domain.streams import StreamEvent
+from quiesce.runtime.lookout import Lookout
 
 
 class LiveFeed:
@@ -21,6 +22,11 @@ class LiveFeed:
     def push(self, event: StreamEvent) -> None:
         """Show an event."""
         self._events.append(event)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was shown that `take` has not looked at."""
+        return not self._events
 
     def take(self, after: int) -> list[StreamEvent]:
         """Return and forget the shown events that follow `after` without a hole."""
@@ -41,6 +47,8 @@ class LiveStreams:
 
     def __init__(self) -> None:
         self._feeds: dict[RunId, list[LiveFeed]] = {}
+        self.lookout = Lookout()
+        """Who looks at the store for the readers that wait."""
 
     def join(self, run_id: RunId) -> LiveFeed:
         """Open a feed; close it with `leave`."""

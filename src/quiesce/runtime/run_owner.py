@@ -29,6 +29,7 @@ from quiesce.domain.runs import Run
 from quiesce.ports.store import Transaction
 from quiesce.runtime.cancel import CancelAdmission, CancelRequest, cancel_tx
 from quiesce.runtime.commands import CommandRequest
+from quiesce.runtime.disconnects import CLIENT_LEFT, request_of
 from quiesce.runtime.environment import Environment
 from quiesce.runtime.mailbox import Arrival, arrive_tx
 from quiesce.runtime.owners import Decision, Delivery, LocalOwner, accepted, rejected
@@ -128,12 +129,15 @@ class RunOwner(OwnerOfRuns):
     """Decides about commands to runs."""
 
     name: ClassVar[str] = "run"
-    kinds: ClassVar[tuple[Kind, ...]] = (CANCEL, WAKE)
+    kinds: ClassVar[tuple[Kind, ...]] = (CANCEL, WAKE, CLIENT_LEFT)
 
     def answer(self, tx: Transaction, command: Command, run: Run) -> Decision:
-        """Admit a cancel (C·X) or keep a wake; or a refusal that says why."""
+        """Admit a cancel or a client's leaving (C·X), or keep a wake; or a refusal that says why."""
         if command.intent.kind == WAKE:
             return self._wake(tx, command)
+        if command.intent.kind == CLIENT_LEFT:
+            meant = request_of(tx, command, run)
+            return meant if isinstance(meant, Decision) else _decision(tx, run, cancel_tx(tx, self._env, meant))
         asked = msgspec.json.decode(command.intent.payload, type=_CancelPayload)
         request = CancelRequest(
             run_id=run.id,

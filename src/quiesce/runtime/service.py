@@ -30,6 +30,7 @@ from quiesce.runtime.children import read_result
 from quiesce.runtime.codec import annotations_of, decode, encode
 from quiesce.runtime.commands import CommandRequest, Staged, stage_tx, withdraw_tx
 from quiesce.runtime.comparison import Compared, compare_tx
+from quiesce.runtime.disconnects import attending
 from quiesce.runtime.environment import Environment
 from quiesce.runtime.inspection import Inspection, inspect_tx
 from quiesce.runtime.interactions import Answer, answer_tx
@@ -40,6 +41,7 @@ from quiesce.runtime.reconciliation import Decision, decide
 from quiesce.runtime.registry import Registry
 from quiesce.runtime.settlement import settle_abandoned
 from quiesce.runtime.submission import Submission, submit_tx
+from quiesce.runtime.trace import TraceLine, trace_tx
 from quiesce.runtime.transacting import persist
 
 
@@ -238,6 +240,11 @@ class ControlService:
         tenant = self._caller.tenant
         return await self._env.store.read(lambda tx: inspect_tx(tx, run_id, tenant=tenant))
 
+    async def trace(self, run_id: RunId) -> builtins.list[TraceLine]:
+        """Return what is on record of a run in the order of time, what is missing and what is unknown. Raises `NotFound`."""
+        run = await self.get(run_id)
+        return await self._env.store.read(lambda tx: trace_tx(tx, run))
+
     async def receipt(self, run_id: RunId) -> TerminalReceipt:
         """Return a run's receipt. Raises `SettlementPending` while there is none: it is not terminal."""
         run, receipt = await self._env.store.read(lambda tx: _read_end(tx, run_id, self._caller.tenant))
@@ -252,6 +259,10 @@ class ControlService:
     def stream(self, run_id: RunId, *, after: int = 0) -> AsyncIterator[Frame]:
         """Read a run's stream by number; see `read_stream`."""
         return read_stream(self._env, run_id, after=after, tenant=self._caller.tenant)
+
+    def attending(self, run_id: RunId) -> contextlib.AbstractAsyncContextManager[None]:
+        """Be a client of a run for the length of a block; see `disconnects.attending`."""
+        return attending(self._env, run_id, tenant=self._caller.tenant)
 
     async def compare(self, run_id: RunId, seen: Sequence[Mark] = ()) -> Compared:
         """Compare what a client saw with what is stored; without marks, the last checkpoint with what may have been seen.

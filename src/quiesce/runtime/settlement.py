@@ -18,10 +18,10 @@ from quiesce.domain.boundary import STATUS_OF, Frontier, Occurrence, Persistence
 from quiesce.domain.canonical import canonical
 from quiesce.domain.checkpoints import h1_of_nothing
 from quiesce.domain.errors import invariant, required
-from quiesce.domain.evidence import OutboxMessage
 from quiesce.domain.ids import Fence, OutcomeId, ReceiptId, RunId
 from quiesce.domain.instant import Instant, after_ms
 from quiesce.domain.operations import Operation, OperationKind, OperationStatus
+from quiesce.domain.publication import OutboxMessage
 from quiesce.domain.resume import resume_policy, tool_state
 from quiesce.domain.runs import Admission, Run, RunStatus, WaitKind
 from quiesce.domain.streams import StreamState, Visibility
@@ -178,7 +178,7 @@ def publish_tx(tx: Transaction, run_id: RunId, receipt_id: ReceiptId, *, store_d
     tx.runs.save(run.ended(receipt.status, tx.now))
     tx.runs.close_attempt(run_id, run.attempt, AttemptEnd.ENDED, tx.now)
     tx.outbox.append(
-        OutboxMessage(
+        OutboxMessage.new(
             id=f"terminal:{run_id}",
             topic="terminal",
             run_id=run_id,

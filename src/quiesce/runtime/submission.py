@@ -12,6 +12,7 @@ from typing import Final
 
 from quiesce.domain.budgets import Budget
 from quiesce.domain.canonical import digest_of
+from quiesce.domain.disconnects import DisconnectPolicy
 from quiesce.domain.errors import IdempotencyConflict, InvalidInput
 from quiesce.domain.ids import Fence, RunId, ThreadId
 from quiesce.domain.instant import Instant, after_ms, to_iso
@@ -22,6 +23,7 @@ from quiesce.domain.texts import check_text
 from quiesce.domain.threads import Thread
 from quiesce.ports.notifier import WORK
 from quiesce.ports.store import Transaction
+from quiesce.runtime.disconnects import watch_clients_tx
 from quiesce.runtime.environment import Environment
 from quiesce.runtime.placement import TurnRequest, place_tx
 
@@ -47,6 +49,7 @@ class Submission:
     durability: Durability = Durability.SYNC
     visibility: Visibility = Visibility.STORE_FIRST
     turn: TurnRequest = field(default_factory=TurnRequest)
+    disconnect: DisconnectPolicy = field(default_factory=DisconnectPolicy)
 
     def fingerprint(self) -> str:
         """Return the digest of the fields that give the request its meaning (CC-14)."""
@@ -63,6 +66,7 @@ class Submission:
                 "durability": str(self.durability),
                 "visibility": str(self.visibility),
                 **self.turn.facts(),
+                **self.disconnect.facts(),
             }
         )
 
@@ -77,6 +81,7 @@ class Submission:
         }
         for name, (value, chars_max) in checks.items():
             check_text(name, value, chars_max)
+        self.disconnect.check()
         if self.timeout_ms is not None and self.deadline_at is not None:
             raise InvalidInput(field="timeout_ms", value=self.timeout_ms, rule="cannot go with deadline_at")
         if self.timeout_ms is not None and not 0 < self.timeout_ms <= TIMEOUT_MS_MAX:
@@ -104,6 +109,7 @@ def submit_tx(
     run, thread = place_tx(tx, env, thread, run, wanted.turn)
     tx.runs.insert(run)
     tx.streams.open(run.id)
+    watch_clients_tx(tx, env, run, wanted.disconnect)
     tx.threads.save(replace(thread, runs=run.number))
     tx.ring(WORK)
     return run

@@ -27,11 +27,12 @@ from quiesce.domain.boundary import (
 from quiesce.domain.budgets import Amounts, Budget
 from quiesce.domain.canonical import canonical, digest, digest_of
 from quiesce.domain.checkpoints import Checkpoint, h1_of_nothing
-from quiesce.domain.evidence import ArtifactReceipt, Evidence, EvidenceKind, OutboxMessage, Verdict
+from quiesce.domain.evidence import ArtifactReceipt, Evidence, EvidenceKind, Verdict
 from quiesce.domain.ids import CheckpointId, Fence, OccurrenceId, OutcomeId, Position, ReceiptId, RunId, ThreadId, WorkerId
 from quiesce.domain.ids import uuid7 as make_uuid7
 from quiesce.domain.instant import Instant, after_ms
 from quiesce.domain.operations import EffectPolicy, Operation, OperationKind, OperationStatus, ResultKind, fingerprint
+from quiesce.domain.publication import OutboxMessage
 from quiesce.domain.resume import ToolState, resume_policy
 from quiesce.domain.runs import Durability, Run, RunStatus, Wait, WaitKind
 from quiesce.domain.streams import Draft, StreamEvent, Visibility, first_chain
@@ -235,7 +236,7 @@ class Samples:
     def message(self, run: Run, *, topic: str = "run.ended", body: object = None) -> OutboxMessage:
         """Make an undelivered message."""
         message_id = self.id()
-        return OutboxMessage(id=message_id, topic=topic, run_id=run.id, body=canonical(body), created_at=self.now)
+        return OutboxMessage.new(id=message_id, topic=topic, run_id=run.id, body=canonical(body), created_at=self.now)
 
     def occurrence(self, run: Run, *, reason: Reason = Reason.USER_CANCEL, text: str = "") -> Occurrence:
         """Make C."""

@@ -15,12 +15,13 @@ from quiesce.domain.checkpoints import Checkpoint
 from quiesce.domain.commands import Capacity, Intent, IntentId, Target
 from quiesce.domain.continuations import Continuation, Scope, StandingPolicy
 from quiesce.domain.deliveries import AdmissionReceipt, Command, CommandKey, EventId, HistoryLine, Settlement, TargetState
-from quiesce.domain.evidence import ArtifactReceipt, Evidence, OutboxMessage
+from quiesce.domain.evidence import ArtifactReceipt, Evidence
 from quiesce.domain.ids import CheckpointId, OccurrenceId, Position, ReceiptId, RunId, ThreadId, WorkerId
 from quiesce.domain.instant import Instant
 from quiesce.domain.interactions import Interaction, InteractionId
 from quiesce.domain.mailbox import EntryId, MailboxEntry
 from quiesce.domain.operations import Operation
+from quiesce.domain.publication import OutboxMessage
 from quiesce.domain.runs import Run
 from quiesce.domain.schedules import Fire, Schedule, ScheduleId
 from quiesce.domain.streams import StreamEvent, StreamState

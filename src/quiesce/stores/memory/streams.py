@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from quiesce.domain.canonical import canonical
 from quiesce.domain.errors import InvariantBroken, invariant
 from quiesce.domain.ids import RunId
-from quiesce.domain.streams import EventKind, StreamEvent, StreamState, first_chain
+from quiesce.domain.streams import EventKind, Glance, StreamEvent, StreamState, first_chain
 from quiesce.stores.memory.state import State
 
 
@@ -17,6 +18,7 @@ class MemoryStreams:
     def __init__(self, state: State) -> None:
         self._states = state.streams
         self._events = state.events
+        self._runs = state.runs
 
     def open(self, run_id: RunId) -> None:
         """See the port."""
@@ -30,6 +32,19 @@ class MemoryStreams:
     def states(self, run_ids: Collection[RunId]) -> dict[RunId, StreamState]:
         """See the port."""
         return {run_id: state for run_id in run_ids if (state := self.state(run_id)) is not None}
+
+    def glances(self, run_ids: Collection[RunId]) -> dict[RunId, Glance]:
+        """See the port."""
+        runs = [run for run_id in run_ids if (run := self._runs.get(run_id)) is not None]
+        return {
+            run.id: Glance(
+                stored_seq=self._last(run.id),
+                status=str(run.status),
+                fence=run.fence,
+                waits=canonical([wait.to_json() for wait in run.waits]),
+            )
+            for run in runs
+        }
 
     def append_many(self, events: Sequence[StreamEvent]) -> None:
         """See the port."""

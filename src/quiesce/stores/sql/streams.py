@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 from quiesce.domain.errors import InvariantBroken, invariant
 from quiesce.domain.ids import RunId
-from quiesce.domain.streams import EventKind, StreamEvent, StreamState, first_chain
+from quiesce.domain.streams import EventKind, Glance, StreamEvent, StreamState, first_chain
 from quiesce.stores.sql.queries import Params, Queries, Row
 
 
@@ -32,6 +32,11 @@ class SqlStreams:
         """See the port."""
         rows = self._queries.many_of("stream_states", [{"run_id": run_id} for run_id in dict.fromkeys(run_ids)])
         return {row[0]: _state_of(row) for row in rows}
+
+    def glances(self, run_ids: Collection[RunId]) -> dict[RunId, Glance]:
+        """See the port."""
+        rows = self._queries.many_of("glances", [{"run_id": run_id} for run_id in dict.fromkeys(run_ids)])
+        return {row[0]: Glance(stored_seq=row[1] or 0, status=row[2], fence=row[3], waits=bytes(row[4])) for row in rows}
 
     def append_many(self, events: Sequence[StreamEvent]) -> None:
         """See the port."""

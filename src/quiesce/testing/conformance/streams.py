@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from quiesce.domain.canonical import canonical
 from quiesce.domain.errors import InvariantBroken
-from quiesce.domain.ids import Position, RunId
-from quiesce.domain.streams import Draft, EventKind, StreamEvent, StreamState, first_chain, gap_draft, status_draft
+from quiesce.domain.ids import Fence, Position, RunId
+from quiesce.domain.runs import Run, Wait, WaitKind
+from quiesce.domain.streams import Draft, EventKind, Glance, StreamEvent, StreamState, first_chain, gap_draft, status_draft
+from quiesce.ports.store import Transaction
 from quiesce.testing.conformance.subject import StoreContract, StoreUnderTest, proves
 from quiesce.testing.samples import Samples
 
@@ -35,6 +38,34 @@ class StreamsContract(StoreContract):
         found = store.read(lambda tx: tx.streams.states([two.id, one.id, RunId(make.id())]))
         assert {run_id: state.stored_seq for run_id, state in found.items()} == {one.id: 0, two.id: 1}
         assert store.read(lambda tx: tx.streams.states([])) == {}
+
+    @proves("C101", "C34")
+    def test_a_glance_changes_with_whatever_a_reader_may_wait_for(self, store: StoreUnderTest, make: Samples) -> None:
+        run, other = make.running(), make.running()
+        store.add(run, other)
+
+        def glance() -> Glance:
+            found = store.read(lambda tx: tx.streams.glances([run.id, other.id, RunId(make.id())]))
+            assert set(found) == {run.id, other.id}
+            return found[run.id]
+
+        seen = [glance()]
+        assert (seen[0].stored_seq, seen[0].status, seen[0].fence) == (0, "running", run.fence)
+        _append(store, *make.texts(run, "a"))
+        seen.append(glance())
+        assert seen[-1].stored_seq == 1
+        wait = Wait(kind=WaitKind.WAKE, subject="one", position=Position("1"))
+        for changed in (
+            run.parked((wait,)),
+            run.parked((replace(wait, subject="two"),)),
+            run.woken(),
+            replace(run, fence=Fence(run.fence + 1)),
+        ):
+            store.transact(partial(_save, run=changed))
+            seen.append(glance())
+        assert len({(g.stored_seq, g.status, g.fence, g.waits) for g in seen}) == len(seen)
+        assert glance() == seen[-1]
+        assert store.read(lambda tx: tx.streams.glances([])) == {}
 
     @proves("ST-01", "ST-03")
     def test_events_are_read_back_as_they_were_appended(self, store: StoreUnderTest, make: Samples) -> None:
@@ -173,3 +204,8 @@ def _state(store: StoreUnderTest, run_id: RunId) -> StreamState:
     state = store.read(lambda tx: tx.streams.state(run_id))
     assert state is not None
     return state
+
+
+def _save(tx: Transaction, *, run: Run) -> None:
+    tx.runs.lock(run.id)
+    tx.runs.save(run)

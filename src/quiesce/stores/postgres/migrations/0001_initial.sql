@@ -77,7 +77,7 @@ CREATE INDEX worker_lease ON worker (lease_expires_at, id);
 CREATE TABLE operation (
   run_id text COLLATE "C" NOT NULL,
   position text COLLATE "C" NOT NULL,
-  kind text NOT NULL CHECK (kind IN ('step', 'call', 'child', 'timer', 'checkpoint')),
+  kind text NOT NULL CHECK (kind IN ('step', 'call', 'child', 'timer', 'wait', 'question', 'correction', 'checkpoint')),
   name text NOT NULL,
   fingerprint text NOT NULL,
   arguments bytea NOT NULL,
@@ -216,10 +216,13 @@ CREATE TABLE outbox (
   run_id text COLLATE "C" NOT NULL,
   body bytea NOT NULL,
   created_at bigint NOT NULL,
+  due_at bigint NOT NULL,
+  attempts bigint NOT NULL CHECK (attempts >= 0),
+  failure text NOT NULL,
   delivered_at bigint
 );
 
-CREATE INDEX outbox_pending ON outbox (created_at, id) WHERE delivered_at IS NULL;
+CREATE INDEX outbox_due ON outbox (due_at, id) WHERE delivered_at IS NULL;
 
 -- Facts are added and never changed, whoever holds the connection.
 CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -10,6 +10,11 @@ SELECT stream.run_id, last.seq, last.chain, stream.reserved_seq, stream.frozen_s
     AS last ON true
  WHERE stream.run_id = ANY (:run_id::text[]);
 
+-- name: glances
+SELECT run.id, (SELECT max(event.seq) FROM event WHERE event.run_id = run.id), run.status, run.fence, run.waits
+  FROM run
+ WHERE run.id = ANY (:run_id::text[]);
+
 -- name: append_events
 -- A number that is taken, and a ledger that was never opened, show in the number of rows.
 INSERT INTO event (run_id, seq, kind, channel, namespace, operation, state_bearing, payload, chain, fence, emitted_at)

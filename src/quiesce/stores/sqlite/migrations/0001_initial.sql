@@ -83,7 +83,7 @@ CREATE INDEX worker_lease ON worker (lease_expires_at, id);
 CREATE TABLE operation (
   run_id TEXT NOT NULL,
   position TEXT NOT NULL,
-  kind TEXT NOT NULL CHECK (kind IN ('step', 'call', 'child', 'timer', 'checkpoint')),
+  kind TEXT NOT NULL CHECK (kind IN ('step', 'call', 'child', 'timer', 'wait', 'question', 'correction', 'checkpoint')),
   name TEXT NOT NULL,
   fingerprint TEXT NOT NULL,
   arguments BLOB NOT NULL,
@@ -223,10 +223,13 @@ CREATE TABLE outbox (
   run_id TEXT NOT NULL,
   body BLOB NOT NULL,
   created_at INTEGER NOT NULL,
+  due_at INTEGER NOT NULL,
+  attempts INTEGER NOT NULL CHECK (attempts >= 0),
+  failure TEXT NOT NULL,
   delivered_at INTEGER
 ) STRICT;
 
-CREATE INDEX outbox_pending ON outbox (created_at, id) WHERE delivered_at IS NULL;
+CREATE INDEX outbox_due ON outbox (due_at, id) WHERE delivered_at IS NULL;
 
 -- Facts are added and never changed, whoever holds the connection.
 CREATE TRIGGER event_stays BEFORE UPDATE ON event BEGIN SELECT RAISE(ABORT, 'event is append-only'); END;

@@ -9,6 +9,11 @@ SELECT stream.run_id, event.seq, event.chain, stream.reserved_seq, stream.frozen
    AND event.seq = (SELECT max(last.seq) FROM event AS last WHERE last.run_id = stream.run_id)
  WHERE stream.run_id IN (SELECT value FROM json_each(:run_id));
 
+-- name: glances
+SELECT run.id, (SELECT max(event.seq) FROM event WHERE event.run_id = run.id), run.status, run.fence, run.waits
+  FROM run
+ WHERE run.id IN (SELECT value FROM json_each(:run_id));
+
 -- name: append_events
 -- A number that is taken, and a ledger that was never opened, show in the number of rows.
 INSERT INTO event (run_id, seq, kind, channel, namespace, operation, state_bearing, payload, chain, fence, emitted_at)
