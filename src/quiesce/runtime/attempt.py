@@ -76,21 +76,17 @@ class Attempt:
         """Whether every operation that the agent's code is in waits for something, and there is one."""
         return bool(self.waits) and not self.in_flight and not self._at_work
 
-    async def carry_out(self, work: Coroutine[object, object, T]) -> T:
+    async def carry_out(self, work: Callable[[], Coroutine[object, object, T]]) -> T:
         """Do what the agent's code asks for: the run does not park under it until it waits for something itself.
 
         Else it would store a question, or take an answer, and nobody would wait for what comes of that. So what begins while
-        the run is being parked is left to the next attempt.
+        the run is being parked is left to the next attempt: `work` is not even made then.
         """
-        try:
-            await self.may_go_on.wait()
-        except asyncio.CancelledError:
-            work.close()
-            raise
+        await self.may_go_on.wait()
         self._at_work += 1
         self.stir()
         try:
-            return await work
+            return await work()
         finally:
             self._at_work -= 1
             self.stir()

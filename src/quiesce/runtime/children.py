@@ -52,7 +52,7 @@ class Child:
 
     async def outcome(self) -> ChildOutcome:
         """Return how the child ended; the parent parks if that takes long."""
-        return await self._attempt.carry_out(self._outcome())
+        return await self._attempt.carry_out(self._outcome)
 
     async def _outcome(self) -> ChildOutcome:
         self._attempt.journal.check_open()

@@ -7,6 +7,7 @@ called, in program order: `gather(run.call(a), run.call(b))` keeps its places ho
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, NoReturn, TypeVar, overload
 
 from quiesce.domain.budgets import Allowance, Amounts
@@ -134,7 +135,7 @@ class Run:
             reserve=dict(reserve or {}),
             usage=usage,
         )
-        return self._attempt.carry_out(perform_step(self._attempt, self._take(), body, args, kwargs, options))
+        return self._attempt.carry_out(partial(perform_step, self._attempt, self._take(), body, args, kwargs, options))
 
     def call(self, tool: Tool, *args: object, **kwargs: object) -> Coroutine[object, object, object]:
         """Call a tool under its effect policy and return its stored result.
@@ -145,7 +146,7 @@ class Run:
         """
         if not isinstance(tool, Tool):
             raise InvalidInput(field="tool", value=tool, rule="must be declared with @quiesce.tool")
-        return self._attempt.carry_out(perform_call(self._attempt, self._take(), tool, args, kwargs))
+        return self._attempt.carry_out(partial(perform_call, self._attempt, self._take(), tool, args, kwargs))
 
     async def emit(self, payload: object, *, channel: str = "messages", namespace: str = "", state_bearing: bool = True) -> None:
         """Stream something to the run's readers: numbered, stored, then shown.
@@ -166,11 +167,11 @@ class Run:
 
         Durable before this returns, unless the run's durability mode says later.
         """
-        return self._attempt.carry_out(perform_checkpoint(self._attempt, self._take(), state))
+        return self._attempt.carry_out(partial(perform_checkpoint, self._attempt, self._take(), state))
 
     def sleep(self, seconds: float) -> Coroutine[object, object, None]:
         """Wait until `seconds` from when this was first reached; a long wait holds no process."""
-        return self._attempt.carry_out(perform_sleep(self._attempt, self._take(), seconds))
+        return self._attempt.carry_out(partial(perform_sleep, self._attempt, self._take(), seconds))
 
     def wait_for(self, name: str, *, timeout: float | None = None) -> Coroutine[object, object, Json]:
         """Wait for a wake of this name and return its value; a long wait holds no process.
@@ -178,7 +179,7 @@ class Run:
         A wake that came before is taken at once, and none is taken twice. Raises `WaitTimedOut` if none has come within
         `timeout` seconds of when this was first reached.
         """
-        return self._attempt.carry_out(perform_wait_for(self._attempt, self._take(), name, timeout))
+        return self._attempt.carry_out(partial(perform_wait_for, self._attempt, self._take(), name, timeout))
 
     def corrections(self) -> Coroutine[object, object, list[Correction]]:
         """Take what people have corrected since the last time, in the order of its arrival; often nothing.
@@ -186,18 +187,18 @@ class Run:
         Call it where the agent can take words in: at a safe boundary. Each correction is applied exactly once, recorded with
         this place and the last checkpoint. Does not wait.
         """
-        return self._attempt.carry_out(perform_corrections(self._attempt, self._take()))
+        return self._attempt.carry_out(partial(perform_corrections, self._attempt, self._take()))
 
     def spawn(self, agent: Agent, *args: object, budget: Amounts | None = None) -> Coroutine[object, object, Child]:
         """Start a child run and return a handle; `await child.outcome()` waits for its end, and parks if that is long.
 
         The child shares this run's deadline and draws on its budget too; a cancel of this run's tree reaches it.
         """
-        return self._attempt.carry_out(spawn(self._attempt, self._take(), agent, args, budget))
+        return self._attempt.carry_out(partial(spawn, self._attempt, self._take(), agent, args, budget))
 
     def save_artifact(self, name: str, content: str | bytes) -> Coroutine[object, object, ArtifactReceipt]:
         """Save a file of the run, once: content and digest are durable before this returns; a replay reads it back."""
-        return self._attempt.carry_out(perform_save_artifact(self._attempt, self._take(), name, content))
+        return self._attempt.carry_out(partial(perform_save_artifact, self._attempt, self._take(), name, content))
 
     def budget(self, unit: str) -> Allowance:
         """Return the allowance of a unit as of the beginning of this attempt."""
@@ -228,7 +229,7 @@ class Run:
         `QuestionExpired` if nobody has answered within `expires_in` seconds of when this was first reached.
         """
         question = Question(prompt=prompt, answer=answer, expires_in=expires_in, about=about)
-        return self._attempt.carry_out(perform_ask(self._attempt, self._take(), question))
+        return self._attempt.carry_out(partial(perform_ask, self._attempt, self._take(), question))
 
     def _take(self) -> Position:
         self._attempt.stir()
