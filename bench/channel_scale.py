@@ -107,7 +107,7 @@ def timed_claim(env: Environment) -> float:
     """Claim 64 commands in a transaction that is rolled back; return the milliseconds it took."""
 
     def claim(tx: Transaction) -> None:
-        found = claim_commands_tx(tx, env, WorkerId("bench"), CONSUMERS, limit=64, after=None)
+        found = claim_commands_tx(tx, env, WorkerId("bench"), CONSUMERS, limit=64, after=None).commands
         if len(found) != 64:
             raise AssertionError(f"claimed {len(found)}")
         raise _RolledBack
@@ -127,9 +127,10 @@ SELECT {id}, tenant, scope, producer, 'copy-' || n, subject, owner, 'old-' || n,
 """
 COPY_COMMANDS = """
 INSERT INTO command (event_id, intent_id, number, accepted_at, status, claimable_at, fence, worker_id, expires_at,
-  started_fence, is_uncertain, attempts, failures, reason, ended_at, tenant, scope, owner, target_id, kind, version, is_barrier)
+  started_fence, is_uncertain, attempts, failures, reason, ended_at, tenant, scope, owner, target_id, kind, version, revision,
+  is_barrier)
 SELECT id, id, 1, staged_at, 'settled', NULL, 1, NULL, NULL, 1, {false}, 1, 0, {empty}, staged_at, tenant, scope, owner,
-  target_id, kind, version, is_barrier
+  target_id, kind, version, revision, is_barrier
   FROM intent WHERE producer = 'bench' AND producer_key LIKE 'copy-%'
    AND NOT EXISTS (SELECT 1 FROM command WHERE command.intent_id = intent.id)
 """

@@ -231,7 +231,10 @@ class Channel:
         owners: list[Owner] = [owner] if owner else [self.ledger, self.post]
         consumers = [(o.name, k.name, k.version) for o in owners for k in o.kinds]
         worker_id = WorkerId(self.env.new_id())
-        return await self.store.transact(lambda tx: claim_commands_tx(tx, self.env, worker_id, consumers, limit=64, after=None))
+        claimed = await self.store.transact(
+            lambda tx: claim_commands_tx(tx, self.env, worker_id, consumers, limit=64, after=None)
+        )
+        return claimed.commands
 
     async def relay(self) -> int:
         """Relay what is due."""

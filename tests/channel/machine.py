@@ -122,6 +122,7 @@ class World:
             self.push: 0.7,
             self.people.quarantine: 0.3,
             self.people.requeue: 1.0,
+            self.people.reconcile: 1.0,
             self.people.withdraw: 0.3,
         }
         return always | {step: weight for step, weight in swarm.items() if self.rng.random() < 0.7}

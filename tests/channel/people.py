@@ -14,7 +14,7 @@ from quiesce.domain.errors import CapacityExhausted, IdempotencyConflict, Invali
 from quiesce.domain.instant import after_ms
 from quiesce.domain.limits import DEFAULT_LIMITS
 from quiesce.runtime.commands import CommandRequest, stage_tx, supersede_tx, withdraw_tx
-from quiesce.runtime.deliveries import quarantine_tx, requeue_tx
+from quiesce.runtime.deliveries import quarantine_tx, reconcile_tx, requeue_tx
 from tests.channel.truth import BY_HAND, ENDED, must
 
 if TYPE_CHECKING:
@@ -140,6 +140,21 @@ class People:
             fine = command.is_uncertain or "only quarantined" in str(refused)
             must(fine, "what is certain can be offered again", command)
 
+    async def reconcile(self) -> None:
+        """Have something held read again, be it uncertain or not."""
+        if (command := self._world.any_command()) is not None:
+            await self.read_again(command)
+
+    async def read_again(self, command: Command) -> None:
+        fine = command.status is CommandStatus.QUARANTINED and command.is_uncertain
+        try:
+            await self._world.store.transact(lambda tx: reconcile_tx(tx, command.event_id, why="look again", by=BY_HAND))
+        except Refused:
+            must(not fine, "what is held in uncertainty can be read again", command)
+        else:
+            must(fine, "only what is held in uncertainty is read again", command)
+            self._world.marks["reconciled"] += 1
+
     async def care_for(self, command: Command) -> None:
         """What a person or an owner does about a command that is held, or that nobody knows."""
         is_strange = command.intent.kind == STRANGE
@@ -150,4 +165,4 @@ class People:
         if command.status not in ENDED and command.key in self._world.picture.receipts:
             await self._world.bring(command)
         elif command.status is CommandStatus.QUARANTINED and not is_strange:
-            await self.offer_again(command)
+            await (self.read_again(command) if command.is_uncertain else self.offer_again(command))

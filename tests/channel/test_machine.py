@@ -14,7 +14,7 @@ from quiesce.domain.errors import InvariantBroken, Refused
 from quiesce.domain.ids import Fence
 from quiesce.domain.instant import Instant
 from quiesce.ports.store import Transaction
-from quiesce.runtime import deliverer, deliveries, owners
+from quiesce.runtime import commands, deliverer, deliveries, owners
 from quiesce.runtime.deliverer import Deliverer
 from quiesce.runtime.owners import Owner
 from quiesce.stores.memory.commands import MemoryCommands
@@ -57,6 +57,7 @@ REACHED: Final = {
     *(str(status) for status in CommandStatus),
     *(f"{what} {how}" for what, troubles in TROUBLES.items() for how in (WELL, *troubles)),
     "a conflict",
+    "reconciled",
     "a full scope",
     "withdrawn",
     "requeued",
@@ -222,10 +223,21 @@ def a_place_is_given_back_when_a_command_becomes_unknown(patch: pytest.MonkeyPat
 
 @planted(found_within=60)
 def an_unknown_command_is_in_nobodys_way(patch: pytest.MonkeyPatch) -> None:
-    def lightly(self: Command) -> bool:
+    def lightly(self: Command, revision: int) -> bool:
         return self.is_open and self.status not in (CommandStatus.UNKNOWN, CommandStatus.QUARANTINED)
 
-    patch.setattr(Command, "is_in_the_way", property(lightly))
+    patch.setattr(Command, "is_in_the_way", lightly)
+
+
+@planted(found_within=200)
+def what_is_stuck_holds_up_the_next_incarnation(patch: pytest.MonkeyPatch) -> None:
+    in_the_way = Command.is_in_the_way
+    patch.setattr(Command, "is_in_the_way", lambda self, revision: in_the_way(self, 0))
+
+
+@planted(found_within=200)
+def a_next_incarnation_lets_nobody_through(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(commands, "let_through_tx", lambda tx, targets: None)
 
 
 @planted(found_within=60)

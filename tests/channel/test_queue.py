@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from quiesce.domain.deliveries import CommandStatus, Effect
+from quiesce.domain.commands import Intent
+from quiesce.domain.deliveries import CommandStatus, Effect, HistoryEvent
 from quiesce.domain.errors import InvalidInput, NotFound, Refused
+from quiesce.domain.instant import after_ms
 from quiesce.domain.limits import DEFAULT_LIMITS
 from quiesce.runtime.queue import QueueService
 from quiesce.runtime.service import Caller
@@ -28,6 +30,19 @@ async def test_delivery_and_effect_are_two_answers(channel: Channel) -> None:
     told = [(e.delivery, e.effect) for e in [await service.show(i.id) for i in (yes, no, lost)]]
     assert told == [("settled", Effect.ACCEPTED), ("settled", Effect.REJECTED), ("unknown", Effect.UNKNOWN)]
     assert {e.intent.id for e in await service.entries()} == {staged.id, yes.id, no.id, lost.id}
+    timers = [await channel.stage(channel.request("a", due_at=after_ms(channel.clock.now(), wait))) for wait in (9_000, 5_000)]
+    listed = await service.entries(limit=2)
+    assert [e.intent.id for e in listed[:2]] == [timers[1].id, timers[0].id], "newest first"
+    assert all(e.command is not None for e in listed[2:]), "and so many commands behind them"
+    assert [(e.delivery, e.effect) for e in listed[:2]] == [("staged", Effect.NOT_YET)] * 2
+    assert [e.intent.id for e in await service.entries(statuses=["staged"], limit=1)] == [timers[1].id]
+    behind = listed[-1].command
+    assert behind is not None
+    rest = await service.entries(before=behind.event_id)
+    assert {e.intent.id for e in (*listed[2:], *rest)} == {staged.id, yes.id, no.id, lost.id}
+    assert len(rest) == 2
+    with pytest.raises(InvalidInput, match="status"):
+        await service.entries(statuses=["lost"])
     assert [e.intent.id for e in await service.entries(statuses=["unknown"])] == [lost.id]
     shown = (await service.show(yes.id)).to_json()
     assert shown["receipt"] is not None
@@ -87,6 +102,54 @@ async def test_what_nobody_delivers_is_taken_out_of_the_way_and_offered_again_wh
     with pytest.raises(Refused, match="only quarantined"):
         await service.requeue(stuck.id, why="twice")
     assert [str(line.what) for line in await service.history(stuck.id)] == ["relayed", "quarantined", "requeued"]
+
+
+async def held_in_uncertainty(channel: Channel) -> Intent:
+    channel.post.cut_before = True
+    intent = await channel.stage(channel.request("x", owner="post"))
+    await channel.quiesce()
+    await QueueService(channel.env).quarantine(intent.id, why="enough of it")
+    channel.post.cut_before = False
+    return intent
+
+
+@pytest.mark.req("CC-53", "CC-54", "CC-59")
+async def test_what_is_held_in_uncertainty_is_read_again_at_once_and_settled_by_its_owners_receipt(channel: Channel) -> None:
+    intent = await held_in_uncertainty(channel)
+    channel.post.land(channel.post.lands_later[0])
+    reconciling = await QueueService(channel.env).reconcile(intent.id, why="the post is back")
+    assert (reconciling.status, reconciling.is_uncertain) == (CommandStatus.UNKNOWN, True)
+    assert (reconciling.attempts, reconciling.failures) == (0, 0)
+    await channel.quiesce()
+    assert (await QueueService(channel.env).show(intent.id)).effect is Effect.ACCEPTED
+    assert len(channel.post.effects) == 1
+    told = await channel.history(intent)
+    assert [str(what) for what in told[-3:]] == ["reconciling", "claimed", "settled"]
+
+
+@pytest.mark.req("CC-49", "CC-50", "CC-54")
+async def test_what_is_read_again_is_not_admitted_again(channel: Channel) -> None:
+    intent = await held_in_uncertainty(channel)
+    asked = channel.post.calls.count(("admit", (await channel.command(intent)).event_id))
+    await QueueService(channel.env).reconcile(intent.id, why="look again")
+    await channel.quiesce()
+    entry = await QueueService(channel.env).show(intent.id)
+    assert (entry.delivery, entry.effect) == ("unknown", Effect.UNKNOWN)
+    assert channel.post.calls.count(("admit", (await channel.command(intent)).event_id)) == asked == 1
+    assert await channel.used() == 1
+
+
+@pytest.mark.req("CC-54", "QA-10")
+async def test_only_what_is_quarantined_and_uncertain_is_reconciled_by_hand(channel: Channel) -> None:
+    service = QueueService(channel.env)
+    intent = await channel.stage(channel.request("a", kind=replace(channel.request().kind, version=2)))
+    await channel.quiesce()
+    with pytest.raises(Refused, match="is pending; only quarantined"):
+        await service.reconcile(intent.id, why="now")
+    await service.quarantine(intent.id, why="nobody knows it")
+    with pytest.raises(Refused, match="not uncertain: requeue it"):
+        await service.reconcile(intent.id, why="now")
+    assert await channel.history(intent) == [HistoryEvent.RELAYED, HistoryEvent.QUARANTINED]
 
 
 @pytest.mark.req("CC-54", "CC-59")

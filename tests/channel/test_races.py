@@ -79,7 +79,7 @@ def claim_of(command: Command) -> Claim:
 def claims(channel: Channel) -> Callable[[Transaction], list[Command]]:
     worker_id = WorkerId(channel.env.new_id())
     consumers = [(o.name, k.name, k.version) for o in (channel.ledger, channel.post) for k in o.kinds]
-    return lambda tx: claim_commands_tx(tx, channel.env, worker_id, consumers, limit=64, after=None)
+    return lambda tx: claim_commands_tx(tx, channel.env, worker_id, consumers, limit=64, after=None).commands
 
 
 @pytest.mark.req("CC-29", "CC-38")

@@ -85,9 +85,10 @@ class Clockwork:
         """Claim what is due as a process that then does nothing."""
         consumers = [(ScheduleOwner.name, TIMER_DUE.name, TIMER_DUE.version)]
         worker_id = WorkerId(self.env.new_id())
-        return await self.env.store.transact(
+        claimed = await self.env.store.transact(
             lambda tx: claim_commands_tx(tx, self.env, worker_id, consumers, limit=64, after=None)
         )
+        return claimed.commands
 
 
 def hhmm(instant: Instant) -> str:

@@ -89,6 +89,10 @@ class Picture:
         events = {line.what for line in self.histories[command.event_id]}
         return bool(events & {HistoryEvent.UNKNOWN, HistoryEvent.QUARANTINED})
 
+    def is_over(self, command: Command) -> bool:
+        """Whether it belongs to an incarnation of its target that is over: stuck, it holds up nobody any more."""
+        return command.intent.revision < self.revision(command.target)
+
     def ahead_of(self, later: Command) -> list[Command]:
         """The commands for which this one must wait."""
         if later.intent.kind.overtakes:
@@ -99,7 +103,7 @@ class Picture:
             if c.target == later.target
             and c.number < later.number
             and c.status not in ENDED
-            and (c.intent.kind.is_barrier or not self.was_stuck(c))
+            and ((c.intent.kind.is_barrier and not self.is_over(c)) or not self.was_stuck(c))
         ]
 
     def used(self, scope: str) -> int:
@@ -133,6 +137,7 @@ class Truth:
         _effects(before, after, moment)
         for event_id, command in after.commands.items():
             _said(after, command)
+            _waits(after, command)
             known = before.commands.get(event_id)
             if known is None or known != command or before.histories[event_id] != after.histories[event_id]:
                 _history(before.histories.get(event_id, []), after.histories[event_id], command)
@@ -246,12 +251,27 @@ def _said(picture: Picture, command: Command) -> None:
             must(not took_place and receipt is None, f"{said}: nobody decided about it", (command, receipt))
 
 
+def _waits(picture: Picture, command: Command) -> None:
+    """Nobody waits for what is stuck, but for a barrier of the present incarnation."""
+    if command.status is not CommandStatus.PENDING or command.claimable_at is not None:
+        return
+    ahead = (c for c in picture.commands.values() if c.target == command.target and c.number < command.number)
+    in_the_way = (
+        c
+        for c in ahead
+        if c.status not in ENDED
+        and (not (c.status in STUCK or c.is_uncertain) or (c.intent.kind.is_barrier and not picture.is_over(c)))
+    )
+    must(any(in_the_way), "who waits has something ahead of it", command)
+
+
 def _history(was: list[HistoryLine], now: list[HistoryLine], command: Command) -> None:
     must(now[: len(was)] == was, "a history is only appended to", command)
     must(bool(now) and now[0].what is HistoryEvent.RELAYED, "a history begins with its acceptance", command)
     fences = [line.fence for line in now if line.what is HistoryEvent.CLAIMED]
     must(fences == list(range(1, command.fence + 1)), "each claim has a fence of its own", (fences, command))
-    must(len(now) <= 8 + 4 * len(fences), "a claim leaves a bounded number of lines", len(now))
+    told = [line for line in now if line.by != BY_HAND]
+    must(len(told) <= 8 + 4 * len(fences), "a claim leaves a bounded number of lines", len(told))
 
 
 def _rooms(picture: Picture) -> None:

@@ -31,6 +31,7 @@ from tests.cli.shell import Shell
 
 DO = Kind(name="do")
 NEWER = Kind(name="do", version=2)
+WITH_GROUNDS = [[verb, "nothing", "--why", "x"] for verb in ("requeue", "reconcile", "quarantine")]
 
 
 class Desk(LocalOwner):
@@ -85,6 +86,7 @@ def test_delivery_and_effect_stand_in_two_columns(shell: Shell) -> None:
         "yes": ("settled", "accepted"),
         "no": ("settled", "rejected"),
         "strange": ("pending", "not_yet"),
+        "later": ("staged", "not_yet"),
     }
     text = shell.run("queue", "list").out
     assert "not_yet" in text
@@ -92,6 +94,19 @@ def test_delivery_and_effect_stand_in_two_columns(shell: Shell) -> None:
     assert "1 staged" in text
     only = shell.run("queue", "list", "--status", "pending", "--json").json()
     assert [row["target"]["id"] for row in only] == ["strange"]
+
+
+@pytest.mark.req("CC-23", "CC-62")
+def test_what_is_staged_is_listed_and_shown_with_the_moment_at_which_it_is_due(shell: Shell) -> None:
+    (staged,) = shell.run("queue", "list", "--status", "staged", "--json").json()
+    assert (staged["target"]["id"], staged["event_id"], staged["has_arrived"]) == ("later", None, False)
+    shown = shell.run("queue", "show", staged["intent_id"], "--json").json()
+    assert (shown["delivery"], shown["due_at"]) == ("staged", staged["due_at"])
+    assert "due" in shell.run("queue", "list").out
+    both = shell.run("queue", "list", "--status", "staged", "--status", "pending", "--json").json()
+    assert [row["delivery"] for row in both] == ["staged", "pending"]
+    assert shell.run("queue", "withdraw", staged["intent_id"], "--json").json()["delivery"] == "withdrawn"
+    assert shell.run("queue", "list", "--status", "staged", "--json").json() == []
 
 
 @pytest.mark.req("CC-70", "CC-69")
@@ -118,6 +133,15 @@ def test_what_nobody_knows_is_held_for_a_person_and_offered_again(shell: Shell) 
     assert again.error()["code"] == "REFUSED"
 
 
+@pytest.mark.req("CC-54", "CC-59")
+def test_what_is_certain_is_not_reconciled(shell: Shell) -> None:
+    stuck = by_target(shell)["strange"]["event_id"]
+    shell.run("queue", "quarantine", stuck, "--why", "nobody knows it")
+    refused = shell.run("queue", "reconcile", stuck, "--why", "look again", "--json")
+    assert refused.error()["code"] == "REFUSED"
+    assert "requeue it" in refused.error()["message"]
+
+
 def test_room_is_set_and_shown(shell: Shell) -> None:
     assert shell.run("queue", "room", "default", "--bound", "5", "--json").json()["bound"] == 5
     (scope,) = shell.run("queue", "counts", "--json").json()["scopes"]
@@ -126,7 +150,7 @@ def test_room_is_set_and_shown(shell: Shell) -> None:
 
 @pytest.mark.req("QA-10")
 def test_an_unknown_command_is_named(shell: Shell) -> None:
-    for verb in (["show", "nothing"], ["withdraw", "nothing"], ["requeue", "nothing", "--why", "x"]):
+    for verb in (["show", "nothing"], ["withdraw", "nothing"], *WITH_GROUNDS):
         failed = shell.run("queue", *verb, "--json")
         assert failed.code != 0
         assert failed.error()["code"] == "NOT_FOUND"

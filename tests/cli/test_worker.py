@@ -50,3 +50,21 @@ def test_a_worker_advances_agents_of_the_users_own(user_code: Shell) -> None:
     with user_code.begin("worker", "mine") as working:
         working.read_until("ready", on_stderr=True)
         assert user_code.run("watch", run_id).out.startswith("doubling 4\n")
+
+
+@pytest.mark.req("C20", "C12", "TR-05")
+def test_a_worker_that_nobody_is_to_follow_ends_its_runs(user_code: Shell, hold: Path) -> None:
+    shell = user_code
+    run_id = shell.run("start", "mine:talker", "--detach", "--json").json()["run_id"]
+    with shell.begin("watch", run_id, "--json") as watching:
+        with shell.begin("worker", "mine", "--end-runs") as last:
+            watching.read_until('"seq": 5,')
+            last.send(signal.SIGTERM)
+            drained = last.end()
+        watched = watching.end()
+    assert drained.code == 0
+    assert "unfinished runs are ended" in drained.err
+    assert '"status": "failed"' in watched.out.splitlines()[-1]
+    seen = shell.run("inspect", run_id, "--json").json()
+    assert (seen["status"], len(seen["attempts"])) == ("failed", 1)
+    assert "worker_shutdown" in shell.run("receipt", run_id, "--json").out

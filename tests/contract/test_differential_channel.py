@@ -181,9 +181,10 @@ class Channel(SideBySide):
 
     @rule(on=targets, revision=st.integers(0, 3))
     def supersede(self, on: Target, revision: int) -> None:
-        def fn(tx: Transaction) -> None:
+        def fn(tx: Transaction) -> list[Command]:
             state = tx.commands.lock_targets([on])[on]
             tx.commands.save_targets([replace(state, revision=max(state.revision, revision))])
+            return tx.commands.unblocked([on])
 
         self.both(fn)
 

@@ -279,6 +279,6 @@ MARK = Mark(seq=9, chain="sha256:" + 64 * "0")
     ],
 )
 def test_what_was_found_is_said_in_words_and_drawn_to_scale(result: Comparison, mark: Mark | None, words: str, line: str) -> None:
-    compared = Compared(run_id=RunId("r"), numbers=NUMBERS, receipt_id=None, seen=mark, result=result)
+    compared = Compared(run_id=RunId("r"), numbers=NUMBERS, receipt_id=None, seen=mark, stored=MARK, result=result)
     assert comparing.words_of(compared) == words
     assert re.fullmatch(line, comparing.drawn(compared))

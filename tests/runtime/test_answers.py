@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -70,6 +72,17 @@ async def stored(cluster: Cluster, question: Interaction) -> Interaction:
     row = await cluster.store.read(lambda tx: tx.interactions.get(question.id))
     assert row is not None
     return row
+
+
+@pytest.fixture
+async def elsewhere(cluster: Cluster, url: str) -> AsyncIterator[ControlService]:
+    """The control service of another process over the same store; one in memory has no other processes."""
+    if url.startswith("memory"):
+        yield ControlService(replace(cluster.env))
+        return
+    store = await asyncio.to_thread(open_store, url)
+    yield ControlService(replace(cluster.env, store=store))
+    await store.close()
 
 
 # -- asking and waiting ----------------------------------------------------------------------------------------------------
@@ -234,37 +247,47 @@ async def test_an_answer_to_another_digest_is_refused_and_the_digest_covers_what
 
 
 @pytest.mark.req("C76", "NO-10")
-async def test_of_two_answers_at_once_one_wins_and_the_other_is_told_by_whom_and_what(cluster: Cluster) -> None:
+async def test_of_two_answers_at_once_one_wins_and_the_other_is_told_by_whom_and_what(
+    cluster: Cluster, elsewhere: ControlService
+) -> None:
+    """Two hundred times, from two processes: each has the store open for itself."""
+
     async def many(run: Run) -> list[str]:
         return list(await asyncio.gather(*(run.ask(n, answer=str) for n in range(200))))
 
     agent = declare_agent(many)
-    await cluster.start(agent)
+    host = await cluster.start(agent)
     run_id = await cluster.submit(agent)
     questions = await asked(cluster, run_id, 200)
+    await host.kill()
     told: dict[str, str] = {}
+    said: Counter[str] = Counter()
 
     async def contend(question: Interaction) -> None:
         meeting = asyncio.Barrier(2)
 
-        async def say(word: str) -> Interaction | QuiesceError:
+        async def say(service: ControlService, word: str) -> Interaction | QuiesceError:
             await meeting.wait()
             try:
-                return await cluster.service.answer(question.id, word, actor=f"who says {word}")
+                return await service.answer(question.id, word, actor=f"who says {word}")
             except AlreadyAnswered as error:
                 return error
 
-        both = await asyncio.gather(say("approve"), say("deny"))
+        words = [(cluster.service, "approve"), (elsewhere, "deny")]
+        both = await asyncio.gather(*(say(*one) for one in (words if len(told) % 2 else words[::-1])))
         (won,) = [b for b in both if isinstance(b, Interaction)]
         (lost,) = [b for b in both if isinstance(b, AlreadyAnswered)]
         word = str(won.to_json()["answer"])
         assert (lost.details["answer"], lost.details["by"]) == (word, f"who says {word}")
         assert lost.message == f'already answered by who says {word}: "{word}"'
         told[question.position] = word
+        said[word] += 1
 
     for question in questions:
         await within(contend(question))
+    await cluster.start(agent)
     assert await cluster.result(run_id) == [told[str(n + 1)] for n in range(200)]
+    assert min(said["approve"], said["deny"]) > 0, "each of the two was first somewhere"
 
 
 @pytest.mark.req("C76")

@@ -136,15 +136,18 @@ def test_an_admission_follows_only_from_proven_absence() -> None:
             assert not claimed.may_have_begun or reading.excludes_in_flight
 
 
-@pytest.mark.req("CC-17", "G-09", "CC-18")
+@pytest.mark.req("CC-17", "G-09", "G-10", "G-11", "CC-18")
 @pytest.mark.parametrize("status", list(CommandStatus))
 @pytest.mark.parametrize("is_barrier", [True, False])
 @pytest.mark.parametrize("overtakes", [True, False])
-def test_who_waits_for_whom(status: CommandStatus, is_barrier: bool, overtakes: bool) -> None:
+@pytest.mark.parametrize("is_superseded", [True, False])
+def test_who_waits_for_whom(status: CommandStatus, is_barrier: bool, overtakes: bool, is_superseded: bool) -> None:
     earlier = a_command(intent=an_intent(kind=Kind(name="k", is_barrier=is_barrier)), status=status)
     later = a_command(intent=an_intent(kind=Kind(name="k", overtakes=overtakes)), number=2)
     stuck = status in (CommandStatus.UNKNOWN, CommandStatus.QUARANTINED)
-    assert earlier.blocks(later) == (not overtakes and status not in TERMINAL and (is_barrier or not stuck))
+    holds_up = (is_barrier and not is_superseded) or not stuck
+    waits = not overtakes and status not in TERMINAL and holds_up
+    assert earlier.blocks(later, revision=int(is_superseded)) == waits
 
 
 @pytest.mark.req("CC-34", "CC-38")

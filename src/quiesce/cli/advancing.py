@@ -122,6 +122,10 @@ def worker(
     codes: CodesArgument = None,
     case: Annotated[list[str] | None, typer.Option("--case", help="Only these built-in cases. Repeatable.")] = None,
     name: Annotated[str, typer.Option("--name", help="Name that receipts and LEASE_BUSY show.")] = "worker",
+    end_runs: Annotated[
+        bool,
+        typer.Option("--end-runs", help="When told to stop, end its runs (worker_shutdown): nobody is to follow."),
+    ] = False,
     session: SessionOption = None,
     store: StoreOption = None,
     artifacts: ArtifactsOption = None,
@@ -132,12 +136,12 @@ def worker(
         place = locate(session, store, artifacts)
         known = registry_for(codes or [], place, cases=case)
         async with opened(place, creates=True) as env:
-            return await _serve(env, known, owners_for(codes or [], place), name)
+            return await _serve(env, known, owners_for(codes or [], place), name, end_runs=end_runs)
 
     perform(work, as_json=False)
 
 
-async def _serve(env: Environment, known: Registry, owners: Sequence[Owner], name: str) -> int:
+async def _serve(env: Environment, known: Registry, owners: Sequence[Owner], name: str, *, end_runs: bool) -> int:
     advancing = RunWorker(env, known, name=name)
     delivering = Deliverer(env, [*owners_of_runs(env), ScheduleOwner(env), *owners], name=name)
     with Stop().listening() as stop:
@@ -145,9 +149,9 @@ async def _serve(env: Environment, known: Registry, owners: Sequence[Owner], nam
         await delivering.start()
         say(f"worker {advancing.id} ready (pid {os.getpid()}): {', '.join(known.names)}")
         await stop.event.wait()
-        say("draining: calls in flight get their time, unfinished runs are handed back")
+        say(f"draining: calls in flight get their time, unfinished runs are {'ended' if end_runs else 'handed back'}")
         await delivering.close()
-        await advancing.close()
+        await advancing.close(end_runs=end_runs)
     say(f"stopped; {advancing.state.claimed} attempts")
     return Exit.OK
 

@@ -14,9 +14,11 @@ from rich.text import Text
 from quiesce.cli.exits import Exit, perform
 from quiesce.cli.options import ArtifactsOption, JsonOption, SessionOption, StoreOption
 from quiesce.cli.output import console, grid, plural, print_json, say
-from quiesce.cli.session import find_run, locate, opened
+from quiesce.cli.session import Place, find_run, locate, opened
+from quiesce.domain.canonical import parse
 from quiesce.domain.comparison import Mark, Relation, Seen
 from quiesce.domain.errors import InvalidInput, VerificationFailed
+from quiesce.domain.evidence import Evidence, EvidenceKind
 from quiesce.domain.ids import RunId
 from quiesce.runtime.bundle import bundle_of, read_document
 from quiesce.runtime.comparison import Compared, compare_bundle
@@ -33,6 +35,9 @@ def compare(
     seen: Annotated[list[str] | None, typer.Option("--seen", metavar="K:HASH", help="A client's mark. Repeatable.")] = None,
     events: Annotated[Path | None, typer.Option("--events", help="What `watch --json` printed; - for stdin.")] = None,
     bundle: Annotated[Path | None, typer.Option("--bundle", help="A file of `quiesce export` instead of RUN.")] = None,
+    record: Annotated[bool, typer.Option("--record", help="Record what differs: it blocks what would build on it.")] = False,
+    resolve: Annotated[str | None, typer.Option("--resolve", metavar="GROUNDS", help="Decide about what was recorded.")] = None,
+    actor: Annotated[str | None, typer.Option("--actor", help="Who records or decides.")] = None,
     session: SessionOption = None,
     store: StoreOption = None,
     artifacts: ArtifactsOption = None,
@@ -44,6 +49,13 @@ def compare(
         if (run is None) == (bundle is None):
             raise InvalidInput(field="run", value=run, rule="name one of RUN and --bundle FILE")
         given = [Mark.parse(text, field="--seen") for text in seen or []]
+        if record or resolve is not None:
+            kept = await _kept(locate(session, store, artifacts), run, given, events, resolve, actor)
+            if as_json:
+                print_json({**kept.to_json(), "body": parse(kept.body)})
+            else:
+                console().print(Text(_words_of_record(kept)), soft_wrap=True)
+            return Exit.OK
         if bundle is not None:
             compared = _offline(bundle, given, events)
         else:
@@ -61,6 +73,29 @@ def compare(
         return Exit.VERIFICATION
 
     perform(work, as_json=as_json)
+
+
+async def _kept(
+    place: Place, run: str | None, given: Sequence[Mark], events: Path | None, resolve: str | None, actor: str | None
+) -> Evidence:
+    """Record a contradiction, or with `resolve` the decision about those that were recorded."""
+    if run is None:
+        raise InvalidInput(field="bundle", value=None, rule="cannot keep a record; name RUN")
+    async with opened(place) as env:
+        service = ControlService(env)
+        run_id = await find_run(service, run)
+        if resolve is not None:
+            return await service.resolve(run_id, resolve, actor=actor)
+        return await service.contradict(run_id, [*given, *_marks_of(events, run_id)], actor=actor)
+
+
+def _words_of_record(record: Evidence) -> str:
+    if record.kind is EvidenceKind.DECISION:
+        return f"resolved by {record.actor.name}: what may follow run {record.run_id} is asked again without it"
+    return (
+        f"recorded for {record.actor.name}: nothing builds on run {record.run_id} any more, "
+        f"until a person decides: quiesce compare {record.run_id} --resolve GROUNDS"
+    )
 
 
 def _offline(path: Path, given: Sequence[Mark], events: Path | None) -> Compared:

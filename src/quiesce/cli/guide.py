@@ -158,10 +158,13 @@ GUIDE: Final[Mapping[str, Guide]] = {
         "Compare what was seen with what is stored.",
         "quiesce compare last",
         "quiesce compare last --events seen.jsonl",
+        "quiesce compare last --events seen.jsonl --record --actor ada",
+        'quiesce compare last --resolve "the client\'s cache was broken"',
         "quiesce compare --bundle run.json --seen 3:6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b",
         more="Alone, compares the last checkpoint with what may have been seen. With `--events` (what `quiesce watch --json` "
         "printed, from the first event on) or `--seen` (a number and its chain value), says whether a client saw the same, how "
-        "far it is behind or ahead, or at which event it saw something else.",
+        "far it is behind or ahead, or at which event it saw something else. `--record` keeps that it did: nothing builds on "
+        "the run any more until a person decides (`--resolve`).",
     ),
     "worker": _guide(
         "Advance whatever is due, until told to stop.",

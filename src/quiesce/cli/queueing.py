@@ -1,10 +1,13 @@
-"""Verbs of the control channel: `queue list | show | history | counts | withdraw | requeue | quarantine | room`.
+"""Verbs of the control channel: `queue`, and what to look at or to do.
 
 A command's delivery and its effect stand in two columns: that one is settled says nothing of the other.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,9 +18,23 @@ from quiesce.cli.options import JsonOption, SessionOption, StoreOption
 from quiesce.cli.output import age, console, grid, listing, moment, print_json, status_text
 from quiesce.cli.session import locate, opened
 from quiesce.domain.deliveries import CommandStatus, HistoryLine
-from quiesce.runtime.queue import Entry, QueueCounts, QueueService
+from quiesce.runtime.queue import STAGED, Entry, QueueCounts, QueueService
 
 queue = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+
+class Delivery(StrEnum):
+    """What `--status` takes: how far a delivery is, and `staged` before it."""
+
+    STAGED = STAGED
+    PENDING = CommandStatus.PENDING
+    CLAIMED = CommandStatus.CLAIMED
+    UNKNOWN = CommandStatus.UNKNOWN
+    QUARANTINED = CommandStatus.QUARANTINED
+    SETTLED = CommandStatus.SETTLED
+    DISCARDED = CommandStatus.DISCARDED
+    EXPIRED = CommandStatus.EXPIRED
+
 
 CommandArgument = Annotated[
     str, typer.Argument(metavar="COMMAND", help="The id of a command's event, or of its intent.", show_default=False)
@@ -25,11 +42,11 @@ CommandArgument = Annotated[
 WhyOption = Annotated[str, typer.Option("--why", help="Your grounds, kept in the command's history.")]
 
 
-@queue.command("list", help="List commands, newest first: how far each delivery is, and what is known of its effect.")
+@queue.command("list", help="List what is staged, then commands, newest first: their deliveries, and what is known of effects.")
 def list_commands(
     *,
-    status: Annotated[list[CommandStatus] | None, typer.Option("--status", help="Only these. Repeatable.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many.")] = 20,
+    status: Annotated[list[Delivery] | None, typer.Option("--status", help="Only these. Repeatable.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many intents, and how many commands.")] = 20,
     session: SessionOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -45,8 +62,8 @@ def list_commands(
             print_json([entry.to_json() for entry in entries])
             return Exit.OK
         rows = [_row(entry, counts) for entry in entries]
-        head = ("command", "what", "target", "no.", "delivery", "effect", "age")
-        console().print(listing(head, rows) if rows else Text("no commands were relayed"))
+        head = ("command", "what", "target", "no.", "delivery", "effect", "due", "age")
+        console().print(listing(head, rows) if rows else Text("nothing was staged"))
         console().print(_summary(counts))
         return Exit.OK
 
@@ -124,15 +141,7 @@ def withdraw(
     as_json: JsonOption = False,
 ) -> None:
     """Take back an intent."""
-
-    async def work() -> int:
-        async with opened(locate(session, store, None)) as env:
-            service = QueueService(env)
-            await service.withdraw(intent)
-            _tell(await service.show(intent), as_json=as_json)
-        return Exit.OK
-
-    perform(work, as_json=as_json)
+    _act(intent, lambda service: service.withdraw(intent), session, store, as_json=as_json)
 
 
 @queue.command(
@@ -148,15 +157,23 @@ def requeue(
     as_json: JsonOption = False,
 ) -> None:
     """Offer a quarantined command again."""
+    _act(command, lambda service: service.requeue(command, why=why), session, store, as_json=as_json)
 
-    async def work() -> int:
-        async with opened(locate(session, store, None)) as env:
-            service = QueueService(env)
-            await service.requeue(command, why=why)
-            _tell(await service.show(command), as_json=as_json)
-        return Exit.OK
 
-    perform(work, as_json=as_json)
+@queue.command(
+    "reconcile",
+    help="Have the receipt of a quarantined command that may have taken effect read again. It is not admitted again.",
+)
+def reconcile(
+    command: CommandArgument,
+    *,
+    why: WhyOption,
+    session: SessionOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Have a receipt read again."""
+    _act(command, lambda service: service.reconcile(command, why=why), session, store, as_json=as_json)
 
 
 @queue.command("quarantine", help="Take a command that nobody delivers out of its target's way, for a person to decide about.")
@@ -169,15 +186,7 @@ def quarantine(
     as_json: JsonOption = False,
 ) -> None:
     """Take a command out of the way."""
-
-    async def work() -> int:
-        async with opened(locate(session, store, None)) as env:
-            service = QueueService(env)
-            await service.quarantine(command, why=why)
-            _tell(await service.show(command), as_json=as_json)
-        return Exit.OK
-
-    perform(work, as_json=as_json)
+    _act(command, lambda service: service.quarantine(command, why=why), session, store, as_json=as_json)
 
 
 @queue.command("room", help="Set how many unfinished commands a scope may hold, and the reserve for those that may overtake.")
@@ -205,11 +214,23 @@ def room(
     perform(work, as_json=as_json)
 
 
-def _tell(entry: Entry, *, as_json: bool) -> None:
-    if as_json:
-        print_json(entry.to_json())
-    else:
-        console().print(_portrait(entry))
+def _act(
+    name: str, verb: Callable[[QueueService], Awaitable[object]], session: Path | None, store: str | None, *, as_json: bool
+) -> None:
+    """Do one thing about one command, and show it as it is then."""
+
+    async def work() -> int:
+        async with opened(locate(session, store, None)) as env:
+            service = QueueService(env)
+            await verb(service)
+            entry = await service.show(name)
+        if as_json:
+            print_json(entry.to_json())
+        else:
+            console().print(_portrait(entry))
+        return Exit.OK
+
+    perform(work, as_json=as_json)
 
 
 def _row(entry: Entry, counts: QueueCounts) -> tuple[str | Text, ...]:
@@ -218,7 +239,8 @@ def _row(entry: Entry, counts: QueueCounts) -> tuple[str | Text, ...]:
     name = intent.id if command is None else command.event_id
     target = f"{intent.target.owner} {intent.target.id}"
     about = (status_text(entry.delivery), status_text(str(entry.effect)))
-    return (name, intent.kind.name, target, number, *about, age(intent.staged_at, counts.now))
+    due = moment(intent.due_at) if entry.delivery == STAGED else "-"
+    return (name, intent.kind.name, target, number, *about, due, age(intent.staged_at, counts.now))
 
 
 def _summary(counts: QueueCounts) -> Text:

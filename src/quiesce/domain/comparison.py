@@ -55,6 +55,10 @@ class Mark:
         if len(self.chain) != _CHAIN_CHARS or len(digits) != 64 or not set(digits) <= set("0123456789abcdef"):
             raise InvalidInput(field="chain", value=self.chain, rule="must be sha256: and 64 hexadecimal digits")
 
+    def to_json(self) -> dict[str, object]:
+        """Return the form stored and shown."""
+        return {"seq": self.seq, "chain": self.chain}
+
     @classmethod
     def parse(cls, text: str, *, field: str = "seen") -> Mark:
         """Read `K:HASH`, with or without `sha256:`. Raises `InvalidInput`."""

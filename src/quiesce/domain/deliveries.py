@@ -7,6 +7,7 @@
                                  ├─▶ quarantined      attempts used up, or nobody knows this kind
                                  ├─▶ discarded        its target was superseded; nothing had begun
                                  └─▶ expired          its `not_after` passed; nothing had begun
+    quarantined ──by hand──▶ pending if it is certain, unknown if it is not: its receipt is read again
     unknown, quarantined, and offered again from there ──owner's receipt──▶ settled
 
 Three facts are kept apart and never stand for each other (CC-63): the command arrived (it has a number), its effect was
@@ -46,29 +47,15 @@ class CommandStatus(StrEnum):
     EXPIRED = "expired"
 
 
+_ENDS: Final = (CommandStatus.SETTLED, CommandStatus.DISCARDED, CommandStatus.EXPIRED)
+
 TRANSITIONS: Final[Mapping[CommandStatus, frozenset[CommandStatus]]] = {
-    CommandStatus.PENDING: frozenset(
-        {
-            CommandStatus.CLAIMED,
-            CommandStatus.QUARANTINED,
-            CommandStatus.SETTLED,
-            CommandStatus.DISCARDED,
-            CommandStatus.EXPIRED,
-        }
-    ),
+    CommandStatus.PENDING: frozenset({CommandStatus.CLAIMED, CommandStatus.QUARANTINED, *_ENDS}),
     CommandStatus.CLAIMED: frozenset(
-        {
-            CommandStatus.CLAIMED,
-            CommandStatus.PENDING,
-            CommandStatus.UNKNOWN,
-            CommandStatus.QUARANTINED,
-            CommandStatus.SETTLED,
-            CommandStatus.DISCARDED,
-            CommandStatus.EXPIRED,
-        }
+        {CommandStatus.CLAIMED, CommandStatus.PENDING, CommandStatus.UNKNOWN, CommandStatus.QUARANTINED, *_ENDS}
     ),
     CommandStatus.UNKNOWN: frozenset({CommandStatus.CLAIMED, CommandStatus.QUARANTINED, CommandStatus.SETTLED}),
-    CommandStatus.QUARANTINED: frozenset({CommandStatus.PENDING, CommandStatus.SETTLED}),
+    CommandStatus.QUARANTINED: frozenset({CommandStatus.PENDING, CommandStatus.UNKNOWN, CommandStatus.SETTLED}),
     CommandStatus.SETTLED: frozenset(),
     CommandStatus.DISCARDED: frozenset(),
     CommandStatus.EXPIRED: frozenset(),
@@ -224,15 +211,19 @@ class Command:
         mine = self.claim
         return mine is not None and (mine.fence, mine.worker_id) == (claim.fence, claim.worker_id) and now < mine.expires_at
 
-    @property
-    def is_in_the_way(self) -> bool:
-        """Whether ordinary later commands of its target wait for it (G-09)."""
-        is_stuck = self.status in (CommandStatus.UNKNOWN, CommandStatus.QUARANTINED) or self.is_uncertain
-        return self.is_open and (self.intent.kind.is_barrier or not is_stuck)
+    def is_in_the_way(self, revision: int) -> bool:
+        """Whether ordinary later commands of its target, which stands at `revision`, wait for it (G-09).
 
-    def blocks(self, later: Command) -> bool:
-        """Whether `later`, of the same target, waits for this one."""
-        return self.is_in_the_way and not later.intent.kind.overtakes
+        One that is stuck stays in the way only as a barrier of the incarnation that its target still is: what becomes known
+        of an earlier one decides nothing for the present one (G-10, G-11).
+        """
+        is_stuck = self.status in (CommandStatus.UNKNOWN, CommandStatus.QUARANTINED) or self.is_uncertain
+        is_barrier = self.intent.kind.is_barrier and self.intent.revision >= revision
+        return self.is_open and (is_barrier or not is_stuck)
+
+    def blocks(self, later: Command, *, revision: int) -> bool:
+        """Whether `later`, of the same target, waits for this one while the target stands at `revision`."""
+        return self.is_in_the_way(revision) and not later.intent.kind.overtakes
 
     def taken(self, worker_id: WorkerId, expires_at: Instant) -> Command:
         """Give it to a worker: the fence grows with every claim (CC-30)."""
@@ -284,6 +275,11 @@ class Command:
         claimable_at = now if self.intent.kind.overtakes else None
         return replace(self._released(CommandStatus.PENDING, claimable_at, why), attempts=0, failures=0)
 
+    def to_reconcile(self, now: Instant, why: str) -> Command:
+        """Have the receipt of one that is quarantined and uncertain read again: neither admitted again, nor less uncertain."""
+        invariant(self.is_uncertain, "what is certain is offered again, not reconciled")
+        return replace(self._released(CommandStatus.UNKNOWN, now, why), attempts=0, failures=0)
+
     def closed(self, status: CommandStatus, at: Instant, why: str = "") -> Command:
         """Close the delivery: settled, discarded or expired."""
         return replace(self._released(status, None, why), ended_at=at)
@@ -321,6 +317,7 @@ class HistoryEvent(StrEnum):
     UNKNOWN = "unknown"
     QUARANTINED = "quarantined"
     REQUEUED = "requeued"
+    RECONCILING = "reconciling"
     SETTLED = "settled"
     DISCARDED = "discarded"
     EXPIRED = "expired"

@@ -7,8 +7,10 @@ to ask what became of a call, takes the call's own late result.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from quiesce.domain.boundary import Actor
 from quiesce.domain.ids import Position, RunId
@@ -43,6 +45,12 @@ class EvidenceKind(StrEnum):
     """What the destination answered when asked."""
     DECISION = "decision"
     """A person's recorded decision."""
+    CONTRADICTION = "contradiction"
+    """What a client saw is not what is stored. Stands at the position `STREAM`, of which a decision is about all before it."""
+
+
+STREAM: Final = Position("stream")
+"""Where records about a run's stream stand: no operation has this position."""
 
 
 class Verdict(StrEnum):
@@ -79,3 +87,10 @@ class Evidence:
             "actor": self.actor.to_json(),
             "at": self.at,
         }
+
+
+def open_contradictions(records: Sequence[Evidence]) -> list[Evidence]:
+    """Return the contradictions of a run's stream that no decision has answered since."""
+    about = [record for record in records if record.position == STREAM]
+    answered = max((record.number for record in about if record.kind is EvidenceKind.DECISION), default=0)
+    return [record for record in about if record.kind is EvidenceKind.CONTRADICTION and record.number > answered]

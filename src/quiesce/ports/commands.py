@@ -50,6 +50,9 @@ class Intents(Protocol):
         Those locked by others are passed over.
         """
 
+    def staged(self, *, tenant: str, limit: int) -> list[Intent]:
+        """Return intents that were not relayed yet, newest first, without locking them."""
+
     def end(self, intent_ids: Collection[IntentId], status: IntentStatus, at: Instant) -> None:
         """Record how these locked intents ended."""
 
@@ -119,7 +122,10 @@ class Commands(Protocol):
         """
 
     def blocked_targets(self, targets: Collection[Target]) -> set[Target]:
-        """Return the targets that have an open command for which an ordinary later one must wait (`Command.blocks`)."""
+        """Return the targets that have an open command for which an ordinary later one must wait (`Command.is_in_the_way`).
+
+        Judged at each target's stored revision: who decides by the answer has locked the targets.
+        """
 
     def unblocked(self, targets: Collection[Target]) -> list[Command]:
         """Return, locked and by ascending id, the commands that these locked targets no longer hold up.

@@ -10,8 +10,8 @@ Needs no more of a transaction than `Staging` has, so that it runs as well on a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from quiesce.domain.canonical import Json, canonical
 from quiesce.domain.commands import DEFAULT_SCOPE, Capacity, Intent, IntentId, IntentStatus, Kind, Target
@@ -182,7 +182,8 @@ def withdraw_tx(tx: Staging, intent_id: IntentId, *, tenant: str) -> Intent:
 def supersede_tx(tx: Staging, target: Target, revision: int) -> TargetState:
     """Declare a target's next incarnation, in its owner's transaction: commands for earlier ones lose their force (CC-33).
 
-    The same revision again changes nothing. Raises `InvalidInput` for an earlier one: revisions never go back.
+    What is stuck in an earlier one no longer holds up the commands of this one (G-11). The same revision again changes
+    nothing. Raises `InvalidInput` for an earlier one: revisions never go back.
     """
     state = tx.commands.lock_targets([target])[target]
     if revision < state.revision:
@@ -191,4 +192,13 @@ def supersede_tx(tx: Staging, target: Target, revision: int) -> TargetState:
         state = TargetState(target=target, revision=revision, last_number=state.last_number)
         tx.commands.save_targets([state])
         tx.ring(COMMANDS)
+        let_through_tx(tx, [target])
     return state
+
+
+def let_through_tx(tx: Staging, targets: Collection[Target]) -> None:
+    """Make claimable what nothing holds up any more: the next command in the order of each target."""
+    tx.commands.lock_targets(targets)
+    if freed := tx.commands.unblocked(targets):
+        tx.commands.save_many([replace(command, claimable_at=tx.now) for command in freed])
+        tx.ring(COMMANDS)

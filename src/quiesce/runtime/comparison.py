@@ -23,13 +23,14 @@ from quiesce.runtime.bundle import Bundle
 class Compared:
     """A comparison, with the numbers of D and V, and T if the run has ended.
 
-    `seen`: the newest mark of the client; None if D was compared with V.
+    `seen`: the newest mark of the client; None if D was compared with V. `stored`: the mark of what is stored up to there.
     """
 
     run_id: RunId
     numbers: Numbers
     receipt_id: ReceiptId | None
     seen: Mark | None
+    stored: Mark
     result: Comparison
 
     def to_json(self) -> dict[str, object]:
@@ -37,7 +38,8 @@ class Compared:
         return {
             "run_id": self.run_id,
             **self.result.to_json(),
-            "seen": None if self.seen is None else {"seq": self.seen.seq, "chain": self.seen.chain},
+            "seen": None if self.seen is None else self.seen.to_json(),
+            "stored": self.stored.to_json(),
             "numbers": self.numbers.to_json(),
             "receipt_id": self.receipt_id,
         }
@@ -68,11 +70,13 @@ def _compared(ledger: Ledger, seen: Sequence[Mark], receipt: tuple[ReceiptId, st
     last = ledger.numbers.stored_seq
     if not seen and receipt is not None and ledger.at(last).chain != receipt[1]:
         result = Comparison(relation=Relation.DIVERGED, diverged_at=last)
+    newest = max(seen, key=lambda mark: mark.seq) if seen else None
     return Compared(
         run_id=ledger.run_id,
         numbers=ledger.numbers,
         receipt_id=None if receipt is None else receipt[0],
-        seen=max(seen, key=lambda mark: mark.seq) if seen else None,
+        seen=newest,
+        stored=ledger.at(last if newest is None else newest.seq),
         result=result,
     )
 

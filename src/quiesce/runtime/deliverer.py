@@ -101,14 +101,18 @@ class Deliverer:
         return relayed
 
     async def _claim(self) -> int:
-        """Claim as many as there is room for, and begin to deliver them."""
+        """Claim as many as there is room for, and begin to deliver them; return how many were dealt with.
+
+        Those that were only closed count: behind each of them another may have become claimable.
+        """
         env, after = self._env, self._after
         limit = min(env.settings.deliveries - len(self._deliveries), env.limits.command_batch_max)
         if not self._consumers or limit <= 0:
             return 0
-        commands = await env.store.transact(
+        claimed = await env.store.transact(
             lambda tx: claim_commands_tx(tx, env, self._worker_id, self._consumers, limit=limit, after=after)
         )
+        commands = claimed.commands
         if commands:
             env.crash.reach("delivery.claimed")
         scopes = list(dict.fromkeys((c.intent.tenant, c.intent.scope) for c in commands))
@@ -119,7 +123,7 @@ class Deliverer:
             self._deliveries.add(task)
             task.add_done_callback(self._deliveries.discard)
         self.state.claimed += len(commands)
-        return len(commands)
+        return len(commands) + claimed.put_aside
 
     async def _deliver(self, command: Command) -> None:
         """Bring one command as far as it goes. Any trouble leaves it to whoever claims it next: its claim is kept no longer."""

@@ -10,9 +10,9 @@ Knows no owner and no effect. What it writes says how far a command's delivery i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from quiesce.domain.commands import Intent, Target
+from quiesce.domain.commands import Intent
 from quiesce.domain.deliveries import (
     AdmissionReceipt,
     Claim,
@@ -34,6 +34,7 @@ from quiesce.domain.instant import Instant, after_ms
 from quiesce.ports.commands import Consumer, ScopeKey
 from quiesce.ports.notifier import COMMANDS
 from quiesce.ports.store import Transaction
+from quiesce.runtime.commands import let_through_tx
 from quiesce.runtime.environment import Environment
 
 _LATE = "its not_after passed before an admission began"
@@ -49,6 +50,14 @@ class Change:
     by: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """What came of a claim: the commands to deliver, and how many others were closed or quarantined on the way."""
+
+    commands: list[Command]
+    put_aside: int
+
+
 def claim_commands_tx(
     tx: Transaction,
     env: Environment,
@@ -57,10 +66,11 @@ def claim_commands_tx(
     *,
     limit: int,
     after: ScopeKey | None,
-) -> list[Command]:
+) -> Claimed:
     """Claim up to `limit` commands for a worker that knows these kinds, fair over scopes.
 
-    What is found to be superseded, late or out of attempts is closed or quarantined on the way and not handed out (V7, V19).
+    What is found to be superseded, late or out of attempts is closed or quarantined on the way and not handed out (V7, V19):
+    it is counted, since whoever waited for it may be claimable now.
     """
     found = tx.commands.claimable(consumers, now=tx.now, limit=limit, after=after)
     states = tx.commands.targets({command.target for command in found})
@@ -72,7 +82,8 @@ def claim_commands_tx(
     record_tx(tx, changes)
     if changes:
         env.crash.reach("delivery.claiming")
-    return [change.command for change in changes if change.what is HistoryEvent.CLAIMED]
+    taken = [change.command for change in changes if change.what is HistoryEvent.CLAIMED]
+    return Claimed(commands=taken, put_aside=len(changes) - len(taken))
 
 
 def _claim_or_close(
@@ -237,12 +248,32 @@ def requeue_tx(tx: Transaction, event_id: EventId, *, why: str, by: str) -> Comm
         raise Refused(f"command {event_id} is {command.status}; only quarantined ones can be requeued", event_id=event_id)
     if command.is_uncertain:
         raise Refused(
-            f"command {event_id} may have taken effect: it ends by its owner's receipt alone; reconcile it", event_id=event_id
+            f"command {event_id} may have taken effect: it ends by its owner's receipt alone; "
+            "`quiesce queue reconcile` has that read again",
+            event_id=event_id,
         )
     requeued = command.requeued(tx.now, why)
     record_tx(tx, [Change(command=requeued, what=HistoryEvent.REQUEUED, by=by)])
     tx.ring(COMMANDS)
     return required(tx.commands.get(event_id), "a command that is locked is there")
+
+
+def reconcile_tx(tx: Transaction, event_id: EventId, *, why: str, by: str) -> Command:
+    """Have the owner of a quarantined, uncertain command asked for its receipt again; it is not admitted again by that.
+
+    Raises `NotFound`, or `Refused` for one that is not quarantined, or that is certain and may be requeued.
+    """
+    command = _locked(tx, event_id)
+    if command.status is not CommandStatus.QUARANTINED:
+        raise Refused(
+            f"command {event_id} is {command.status}; only quarantined ones can be reconciled by hand", event_id=event_id
+        )
+    if not command.is_uncertain:
+        raise Refused(f"command {event_id} is not uncertain: requeue it", event_id=event_id)
+    reconciling = command.to_reconcile(tx.now, why)
+    record_tx(tx, [Change(command=reconciling, what=HistoryEvent.RECONCILING, by=by)])
+    tx.ring(COMMANDS)
+    return reconciling
 
 
 def record_tx(tx: Transaction, changes: Sequence[Change]) -> None:
@@ -254,16 +285,9 @@ def record_tx(tx: Transaction, changes: Sequence[Change]) -> None:
     leaves = (CommandStatus.UNKNOWN, CommandStatus.QUARANTINED)
     moved = [c.command for c in changes if not c.command.is_open or c.command.status in leaves or c.what is HistoryEvent.REQUEUED]
     if moved:
-        _let_through(tx, {command.target for command in moved})
+        let_through_tx(tx, {command.target for command in moved})
     if ended := [command.intent for command in moved if not command.is_open]:
         tx.intents.give_back(places_of(ended))
-
-
-def _let_through(tx: Transaction, targets: Collection[Target]) -> None:
-    tx.commands.lock_targets(targets)
-    if freed := tx.commands.unblocked(targets):
-        tx.commands.save_many([replace(command, claimable_at=tx.now) for command in freed])
-        tx.ring(COMMANDS)
 
 
 def places_of(intents: Iterable[Intent]) -> dict[ScopeKey, int]:

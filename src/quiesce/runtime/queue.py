@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from quiesce.domain.canonical import parse
-from quiesce.domain.commands import Capacity, Intent, IntentId
-from quiesce.domain.deliveries import Command, Effect, EventId, HistoryLine, Settlement, effect_of
+from quiesce.domain.commands import Capacity, Intent, IntentId, IntentStatus
+from quiesce.domain.deliveries import Command, CommandStatus, Effect, EventId, HistoryLine, Settlement, effect_of
 from quiesce.domain.errors import InvalidInput, NotFound, SettlementPending
 from quiesce.domain.instant import Instant, elapsed_ms
 from quiesce.domain.texts import check_text
 from quiesce.ports.notifier import COMMANDS
 from quiesce.ports.store import Transaction
 from quiesce.runtime.commands import withdraw_tx
-from quiesce.runtime.deliveries import quarantine_tx, requeue_tx
+from quiesce.runtime.deliveries import quarantine_tx, reconcile_tx, requeue_tx
 from quiesce.runtime.environment import Environment
 from quiesce.runtime.service import Caller
+
+STAGED: Final = IntentStatus.STAGED.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,11 +119,22 @@ class QueueService:
         self._caller = caller or Caller()
 
     async def entries(self, *, statuses: Collection[str] = (), before: EventId | None = None, limit: int = 20) -> list[Entry]:
-        """Return relayed commands, newest first; all statuses if none is named."""
+        """Return intents that were not relayed yet, and then commands; each newest first, and at most `limit` of them.
+
+        All statuses if none is named: `staged`, and those of commands. `before` goes on behind an earlier answer's last
+        command, which had told of the intents. Raises `InvalidInput` for another status.
+        """
+        tenant, known = self._caller.tenant, {STAGED, *map(str, CommandStatus)}
+        for unknown in sorted(set(statuses) - known):
+            raise InvalidInput(field="status", value=unknown, rule=f"must be one of {', '.join(sorted(known))}")
+        of_commands = set(statuses) - {STAGED}
 
         def read(tx: Transaction) -> list[Entry]:
-            commands = tx.commands.page(tenant=self._caller.tenant, statuses=statuses, before=before, limit=limit)
-            return [_entry(tx, command.intent, command) for command in commands]
+            shows_staged = before is None and (not statuses or STAGED in statuses)
+            intents = tx.intents.staged(tenant=tenant, limit=limit) if shows_staged else []
+            most = limit if of_commands or not statuses else 0
+            commands = tx.commands.page(tenant=tenant, statuses=of_commands, before=before, limit=most)
+            return [*(_entry(tx, i, None) for i in intents), *(_entry(tx, c.intent, c) for c in commands)]
 
         return await self._env.store.read(read)
 
@@ -184,6 +198,11 @@ class QueueService:
         """Offer a quarantined command again; see `requeue_tx`."""
         event_id = await self._event(name, why)
         return await self._env.store.transact(lambda tx: requeue_tx(tx, event_id, why=why, by=self._caller.subject))
+
+    async def reconcile(self, name: str, *, why: str) -> Command:
+        """Have the receipt of an uncertain quarantined command read again; see `reconcile_tx`."""
+        event_id = await self._event(name, why)
+        return await self._env.store.transact(lambda tx: reconcile_tx(tx, event_id, why=why, by=self._caller.subject))
 
     async def quarantine(self, name: str, *, why: str) -> Command:
         """Take a command that nobody delivers out of the way; see `quarantine_tx`."""

@@ -103,9 +103,17 @@ def _fresh(tx: Transaction, env: Environment, tenant: str, subject: str, name: s
     )
 
 
-def _first(definition: Definition, now: Instant) -> Instant:
-    """Return the first planned instant behind now. Raises `InvalidInput` if there is none."""
-    first = definition.timing.next_after(now)
+def _decided_until(tx: Transaction, schedule: Schedule) -> Instant:
+    """Return the instant behind which anything is planned: now, or the last occurrence, if that was decided ahead of it.
+
+    By a clock that has fallen back its instant may lie ahead of us again, and it is not to be decided twice.
+    """
+    return max([tx.now, *(fire.planned for fire in tx.schedules.fires(schedule.id, before=None, limit=1))])
+
+
+def _first(definition: Definition, behind: Instant) -> Instant:
+    """Return the first planned instant behind this one. Raises `InvalidInput` if there is none."""
+    first = definition.timing.next_after(behind)
     if first is not None:
         return first
     if definition.timing.at is not None:
@@ -121,7 +129,7 @@ def _define_anew(
         raise Refused("the schedule was deleted at the same moment; define it again", schedule_id=schedule_id)
     if (schedule.definition.fingerprint(), schedule.subject) == (definition.fingerprint(), subject):
         return schedule, False
-    first = _first(definition, tx.now)
+    first = _first(definition, _decided_until(tx, schedule))
     is_paused = schedule.status is ScheduleStatus.PAUSED
     status = ScheduleStatus.PAUSED if is_paused else ScheduleStatus.ACTIVE
     return _change(tx, env, schedule, status, None if is_paused else first, definition=definition, subject=subject), True
@@ -149,7 +157,7 @@ def resume_tx(tx: Transaction, env: Environment, *, tenant: str, name: str) -> S
     if schedule.status is not ScheduleStatus.PAUSED:
         return schedule
     timing = schedule.definition.timing
-    next_at = timing.at or timing.next_after(tx.now)
+    next_at = timing.at or timing.next_after(_decided_until(tx, schedule))
     status = ScheduleStatus.ENDED if next_at is None else ScheduleStatus.ACTIVE
     return _change(tx, env, schedule, status, next_at)
 

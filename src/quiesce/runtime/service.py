@@ -30,6 +30,7 @@ from quiesce.runtime.children import read_result
 from quiesce.runtime.codec import annotations_of, decode, encode
 from quiesce.runtime.commands import CommandRequest, Staged, stage_tx, withdraw_tx
 from quiesce.runtime.comparison import Compared, compare_tx
+from quiesce.runtime.contradictions import contradict_tx, resolve_tx
 from quiesce.runtime.disconnects import attending
 from quiesce.runtime.environment import Environment
 from quiesce.runtime.inspection import Inspection, inspect_tx
@@ -259,6 +260,17 @@ class ControlService:
     def stream(self, run_id: RunId, *, after: int = 0) -> AsyncIterator[Frame]:
         """Read a run's stream by number; see `read_stream`."""
         return read_stream(self._env, run_id, after=after, tenant=self._caller.tenant)
+
+    async def contradict(self, run_id: RunId, seen: Sequence[Mark], *, actor: str | None = None) -> Evidence:
+        """Record that what a client saw is not what is stored; see `contradict_tx`. `actor`: by default the caller."""
+        who = Actor(kind=ActorKind.USER, name=actor or self._caller.subject)
+        return await persist(self._env, lambda tx: contradict_tx(tx, run_id, seen, actor=who, tenant=self._caller.tenant))
+
+    async def resolve(self, run_id: RunId, grounds: str, *, actor: str | None = None) -> Evidence:
+        """Record a person's decision about what contradicts a run's stream; see `resolve_tx`."""
+        check_text("grounds", grounds, self._env.limits.text_chars_max)
+        who = Actor(kind=ActorKind.USER, name=actor or self._caller.subject)
+        return await persist(self._env, lambda tx: resolve_tx(tx, run_id, grounds, actor=who, tenant=self._caller.tenant))
 
     def attending(self, run_id: RunId) -> contextlib.AbstractAsyncContextManager[None]:
         """Be a client of a run for the length of a block; see `disconnects.attending`."""

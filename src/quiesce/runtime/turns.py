@@ -11,11 +11,11 @@ locked together with what else is (`first_in_line`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from quiesce.domain.boundary import Actor, ActorKind
+from quiesce.domain.boundary import Actor, ActorKind, GapKind
 from quiesce.domain.canonical import digest_of
 from quiesce.domain.continuations import (
     Carry,
@@ -30,7 +30,7 @@ from quiesce.domain.continuations import (
     permit,
 )
 from quiesce.domain.errors import required
-from quiesce.domain.evidence import EvidenceKind, Verdict
+from quiesce.domain.evidence import Evidence, EvidenceKind, Verdict, open_contradictions
 from quiesce.domain.ids import Position, RunId, ThreadId
 from quiesce.domain.resume import ResumePolicy, resume_policy, tool_state
 from quiesce.domain.runs import Run, RunStatus, Wait, WaitKind
@@ -55,23 +55,30 @@ class PolicyNow:
 
 
 def policy_now(tx: Transaction, receipt: TerminalReceipt) -> PolicyNow:
-    """Ask for the policy again from the newest records: what was unknown at T may have been accounted for since (G-35)."""
+    """Ask for the policy again from the newest records: what was unknown at T may have been accounted for since (G-35).
+
+    A client's contradiction that no decision has answered blocks, whatever the receipt's own gap (R1).
+    """
     ids = [receipt.run_id, *(run.id for run in descendants(tx, receipt.run_id))]
-    accounted = {run_id: _accounted_for(tx, run_id) for run_id in ids}
+    records = {run_id: tx.evidence.of_run(run_id) for run_id in ids}
+    accounted = {run_id: _accounted_for(tx, run_id, records[run_id]) for run_id in ids}
+    contradicted = [record.number for record in open_contradictions(records[receipt.run_id])]
     unresolved = [o for o in tx.operations.unresolved(ids) if o.position not in accounted[o.run_id]]
     tools = tool_state([(True, str(o.status)) for o in unresolved])
-    policy = resume_policy(receipt.cause, receipt.durability, receipt.gap.kind, tools)
+    gap = GapKind.CONTRADICTS if contradicted else receipt.gap.kind
+    policy = resume_policy(receipt.cause, receipt.durability, gap, tools)
     open_ones = tuple((o.run_id, o.position) for o in unresolved)
     facts = {
         "receipt": receipt.digest,
         "rule": policy.rule,
         "unresolved": [list(place) for place in open_ones],
         "accounted_for": [[run_id, sorted(places)] for run_id, places in accounted.items() if places],
+        "contradicted": contradicted,
     }
     return PolicyNow(policy=policy, basis=digest_of(facts), unresolved=open_ones)
 
 
-def _accounted_for(tx: Transaction, run_id: RunId) -> set[Position]:
+def _accounted_for(tx: Transaction, run_id: RunId, records: Sequence[Evidence]) -> set[Position]:
     """Return the operations of a run whose own late answer, or what was found out or decided since its end, stands beside it.
 
     What was decided before has changed the operation itself; what became unknown again since then is not accounted for by it.
@@ -79,7 +86,7 @@ def _accounted_for(tx: Transaction, run_id: RunId) -> set[Position]:
     end = tx.terminal.occurrence(run_id)
     return {
         e.position
-        for e in tx.evidence.of_run(run_id)
+        for e in records
         if e.kind is EvidenceKind.LATE_RESULT
         or (e.kind in _SETTLING and e.verdict is not Verdict.CANNOT_TELL and end is not None and e.at >= end.at)
     }

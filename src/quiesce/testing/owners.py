@@ -82,7 +82,8 @@ class Bench:
         """Claim the command, as another worker."""
         env, worker_id = self.env, WorkerId(self.env.new_id())
         consumers = [(self._owner.name, kind.name, kind.version) for kind in self._owner.kinds]
-        found = await env.store.transact(lambda tx: claim_commands_tx(tx, env, worker_id, consumers, limit=10, after=None))
+        claimed = await env.store.transact(lambda tx: claim_commands_tx(tx, env, worker_id, consumers, limit=10, after=None))
+        found = claimed.commands
         assert len(found) == 1, f"the owner {self._owner.name} does not declare the kind of its own command among its kinds"
         return found[0]
 

@@ -98,7 +98,7 @@ class MemoryCommands:
 
     def blocked_targets(self, targets: Collection[Target]) -> set[Target]:
         """See the port."""
-        return {c.target for c in self._state.commands if c.target in targets and c.is_in_the_way}
+        return {c.target for c in self._state.commands if c.target in targets and c.is_in_the_way(self._revision(c.target))}
 
     def unblocked(self, targets: Collection[Target]) -> list[Command]:
         """See the port. The locks come behind those of the targets: whoever wants such a command has its target first."""
@@ -107,7 +107,8 @@ class MemoryCommands:
             commands = sorted((c for c in self._state.commands if c.target == target), key=lambda c: c.number)
             waiting = (c for c in commands if c.status is CommandStatus.PENDING and c.claimable_at is None)
             first = next(waiting, None)
-            if first is not None and not any(c.blocks(first) for c in commands if c.number < first.number):
+            revision = self._revision(target)
+            if first is not None and not any(c.blocks(first, revision=revision) for c in commands if c.number < first.number):
                 found.append(self._whole(first))
         self._locks.take(Rank.COMMAND, [(command.event_id,) for command in found])
         return sorted(found, key=lambda command: command.event_id)
@@ -169,6 +170,9 @@ class MemoryCommands:
         staged = [i.due_at for i in self._state.intents if i.status is IntentStatus.STAGED and i.due_at > now]
         waiting = [at for c in self._state.commands if (at := c.claimable_at) is not None and at > now]
         return min(staged + waiting, default=None)
+
+    def _revision(self, target: Target) -> int:
+        return (self.target(target) or TargetState(target=target)).revision
 
     def _whole(self, command: Command) -> Command:
         """Return the command with its intent as that stands now: what was sealed is read where it is kept."""

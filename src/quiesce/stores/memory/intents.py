@@ -57,6 +57,12 @@ class MemoryIntents:
         self._locks.take(Rank.INTENT, [(intent.id,) for intent in due])
         return due
 
+    def staged(self, *, tenant: str, limit: int) -> list[Intent]:
+        """See the port. The table keeps the order of staging, and sorting is stable."""
+        found = [i for i in self._intents if i.tenant == tenant and i.status is IntentStatus.STAGED]
+        oldest_first = sorted(found, key=lambda intent: intent.staged_at)
+        return oldest_first[::-1][:limit]
+
     def end(self, intent_ids: Collection[IntentId], status: IntentStatus, at: Instant) -> None:
         """See the port."""
         self._locks.check(Rank.INTENT, [(intent_id,) for intent_id in intent_ids])

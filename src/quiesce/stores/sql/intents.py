@@ -75,6 +75,10 @@ class SqlIntents:
         """See the port."""
         return self._held(self._queries.many("due_intents", now=now, limit=limit))
 
+    def staged(self, *, tenant: str, limit: int) -> list[Intent]:
+        """See the port."""
+        return [intent_of(row) for row in self._queries.many("staged_intents", tenant=tenant, limit=limit)]
+
     def end(self, intent_ids: Collection[IntentId], status: IntentStatus, at: Instant) -> None:
         """See the port."""
         ids = sorted(set(intent_ids))

@@ -171,7 +171,7 @@ class OrderContract(ChannelContract):
         second = make.command(target=target, number=2, is_blocked=True)
         store.relay(first, second)
         first = lived(store, first, life, make.now)
-        waits = first.blocks(second)
+        waits = first.blocks(second, revision=0)
         assert _unblocked(store, target) == ([] if waits else [second])
         store.deliver(second.closed(CommandStatus.DISCARDED, make.now))
         assert _blocked(store, target) == ({target} if waits else set())

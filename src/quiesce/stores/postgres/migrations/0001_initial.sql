@@ -201,7 +201,7 @@ CREATE TABLE evidence (
   run_id text COLLATE "C" NOT NULL,
   position text COLLATE "C" NOT NULL,
   number bigint NOT NULL CHECK (number > 0),
-  kind text NOT NULL CHECK (kind IN ('late_result', 'late_proposal', 'probe', 'decision')),
+  kind text NOT NULL CHECK (kind IN ('late_result', 'late_proposal', 'probe', 'decision', 'contradiction')),
   verdict text NOT NULL CHECK (verdict IN ('happened', 'did_not_happen', 'give_up', 'cannot_tell')),
   actor bytea NOT NULL,
   body bytea NOT NULL,

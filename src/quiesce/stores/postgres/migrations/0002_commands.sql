@@ -28,7 +28,7 @@ CREATE TABLE intent (
 CREATE UNIQUE INDEX intent_by_key ON intent (tenant, producer, producer_key);
 -- Work: only what is still staged, so intents that ended slow nothing.
 CREATE INDEX intent_due ON intent (due_at, ordinal) WHERE status = 'staged';
-CREATE INDEX intent_staged ON intent (tenant, staged_at) WHERE status = 'staged';
+CREATE INDEX intent_staged ON intent (tenant, staged_at, ordinal) WHERE status = 'staged';
 
 CREATE TABLE command (
   event_id text COLLATE "C" PRIMARY KEY,
@@ -53,6 +53,7 @@ CREATE TABLE command (
   target_id text COLLATE "C" NOT NULL,
   kind text COLLATE "C" NOT NULL,
   version bigint NOT NULL,
+  revision bigint NOT NULL,
   is_barrier boolean NOT NULL,
   CHECK ((status IN ('settled', 'discarded', 'expired')) = (ended_at IS NOT NULL)),
   CHECK ((status = 'claimed') = (worker_id IS NOT NULL AND expires_at IS NOT NULL)),
@@ -65,7 +66,7 @@ CREATE INDEX command_of_tenant ON command (tenant, status, event_id);
 CREATE INDEX command_claimable ON command (owner, kind, version, tenant, scope, claimable_at, event_id)
  WHERE claimable_at IS NOT NULL;
 CREATE INDEX command_due ON command (claimable_at) WHERE claimable_at IS NOT NULL;
--- What an ordinary later command of the target waits for: `Command.is_in_the_way`.
+-- What an ordinary later command of the target may have to wait for: `Command.is_in_the_way`, whatever its revision.
 CREATE INDEX command_in_the_way ON command (owner, target_id, number)
  WHERE ended_at IS NULL AND (is_barrier OR NOT (is_uncertain OR status IN ('unknown', 'quarantined')));
 
@@ -101,7 +102,8 @@ CREATE TABLE settlement (
 CREATE TABLE command_history (
   event_id text COLLATE "C" NOT NULL,
   what text NOT NULL CHECK (what IN (
-    'relayed', 'claimed', 'started', 'deferred', 'unknown', 'quarantined', 'requeued', 'settled', 'discarded', 'expired')),
+    'relayed', 'claimed', 'started', 'deferred', 'unknown', 'quarantined', 'requeued', 'reconciling', 'settled',
+    'discarded', 'expired')),
   fence bigint NOT NULL,
   "by" bytea NOT NULL,
   reason bytea NOT NULL,
@@ -141,7 +143,7 @@ CREATE TRIGGER intent_stays BEFORE DELETE ON intent FOR EACH ROW
 CREATE TRIGGER intent_remains BEFORE TRUNCATE ON intent FOR EACH STATEMENT
   EXECUTE FUNCTION refuse('is not deleted before it has ended');
 CREATE TRIGGER command_sealed BEFORE UPDATE OF
-  event_id, intent_id, number, accepted_at, tenant, scope, owner, target_id, kind, version, is_barrier
+  event_id, intent_id, number, accepted_at, tenant, scope, owner, target_id, kind, version, revision, is_barrier
   ON command FOR EACH ROW
   EXECUTE FUNCTION refuse('is sealed');
 CREATE TRIGGER command_moves BEFORE UPDATE ON command FOR EACH ROW
@@ -150,7 +152,7 @@ CREATE TRIGGER command_moves BEFORE UPDATE ON command FOR EACH ROW
     'claimed claimed', 'claimed pending', 'claimed unknown', 'claimed quarantined', 'claimed settled',
     'claimed discarded', 'claimed expired',
     'unknown unknown', 'unknown claimed', 'unknown quarantined', 'unknown settled',
-    'quarantined quarantined', 'quarantined pending', 'quarantined settled'))
+    'quarantined quarantined', 'quarantined pending', 'quarantined unknown', 'quarantined settled'))
   EXECUTE FUNCTION refuse('does not change its state like this');
 CREATE TRIGGER command_keeps BEFORE UPDATE ON command FOR EACH ROW
   WHEN (NEW.fence < OLD.fence OR (OLD.is_uncertain AND NOT NEW.is_uncertain))

@@ -37,3 +37,20 @@ CREATE TRIGGER schedule_moves BEFORE UPDATE ON schedule FOR EACH ROW
   EXECUTE FUNCTION refuse('does not change its state like this');
 CREATE TRIGGER fire_sealed BEFORE UPDATE ON fire FOR EACH ROW
   EXECUTE FUNCTION refuse('is sealed');
+CREATE TRIGGER schedule_stays BEFORE DELETE ON schedule FOR EACH ROW
+  WHEN (OLD.status <> 'deleted')
+  EXECUTE FUNCTION refuse('is not deleted before it has ended');
+CREATE TRIGGER schedule_remains BEFORE TRUNCATE ON schedule FOR EACH STATEMENT
+  EXECUTE FUNCTION refuse('is not deleted before it has ended');
+-- The receipt of an occurrence is what keeps that from being decided again.
+CREATE FUNCTION keep_fire() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF EXISTS (SELECT 1 FROM schedule WHERE id = OLD.schedule_id AND status <> 'deleted') THEN
+    RAISE EXCEPTION 'fire is not deleted before its schedule has ended' USING ERRCODE = 'restrict_violation';
+  END IF;
+  RETURN OLD;
+END $$;
+CREATE TRIGGER fire_stays BEFORE DELETE ON fire FOR EACH ROW
+  EXECUTE FUNCTION keep_fire();
+CREATE TRIGGER fire_remains BEFORE TRUNCATE ON fire FOR EACH STATEMENT
+  EXECUTE FUNCTION refuse('is not deleted before its schedule has ended');

@@ -23,11 +23,11 @@ UPDATE target SET revision = given.revision, last_number = given.last_number
 -- What a claim and an order need of the sealed content is copied from where it was sealed.
 INSERT INTO command (
   event_id, intent_id, number, accepted_at, status, claimable_at, fence, worker_id, expires_at, started_fence, is_uncertain,
-  attempts, failures, reason, ended_at, tenant, scope, owner, target_id, kind, version, is_barrier)
+  attempts, failures, reason, ended_at, tenant, scope, owner, target_id, kind, version, revision, is_barrier)
 SELECT given.event_id, intent.id, given.number, given.accepted_at, given.status, given.claimable_at, given.fence,
        given.worker_id, given.expires_at, given.started_fence, given.is_uncertain, given.attempts, given.failures,
        given.reason, given.ended_at, intent.tenant, intent.scope, intent.owner, intent.target_id, intent.kind,
-       intent.version, intent.is_barrier
+       intent.version, intent.revision, intent.is_barrier
   FROM unnest(
          :event_id::text[], :intent_id::text[], :number::bigint[], :accepted_at::bigint[], :status::text[],
          :claimable_at::bigint[], :fence::bigint[], :worker_id::text[], :expires_at::bigint[], :started_fence::bigint[],
@@ -115,11 +115,15 @@ SELECT command.*, intent.* FROM candidate
    FOR NO KEY UPDATE OF command SKIP LOCKED;
 
 -- name: blocked_targets
+-- The first condition is the index's; the second leaves out what is stuck in an incarnation that is over.
 SELECT given.owner, given.id FROM unnest(:owner::text[], :id::text[]) AS given (owner, id)
  CROSS JOIN LATERAL (
        SELECT 1 FROM command AS c
         WHERE c.owner = given.owner AND c.target_id = given.id AND c.ended_at IS NULL
           AND (c.is_barrier OR NOT (c.is_uncertain OR c.status IN ('unknown', 'quarantined')))
+         AND (NOT (c.is_uncertain OR c.status IN ('unknown', 'quarantined'))
+              OR c.revision >= coalesce((SELECT target.revision FROM target
+                                          WHERE target.owner = given.owner AND target.id = given.id), 0))
         LIMIT 1) AS in_the_way;
 
 -- name: unblocked_commands
@@ -130,6 +134,9 @@ SELECT command.*, intent.* FROM unnest(:owner::text[], :id::text[]) AS given (ow
        SELECT c.event_id, c.status, c.claimable_at FROM command AS c
         WHERE c.owner = given.owner AND c.target_id = given.id AND c.ended_at IS NULL
           AND (c.is_barrier OR NOT (c.is_uncertain OR c.status IN ('unknown', 'quarantined')))
+         AND (NOT (c.is_uncertain OR c.status IN ('unknown', 'quarantined'))
+              OR c.revision >= coalesce((SELECT target.revision FROM target
+                                          WHERE target.owner = given.owner AND target.id = given.id), 0))
         ORDER BY c.number LIMIT 1) AS front
   JOIN command ON command.event_id = front.event_id
    AND coalesce(command.status, '') = 'pending' AND num_nulls(command.claimable_at) = 1

@@ -22,6 +22,10 @@ SELECT intent.* FROM intent
  WHERE status = 'staged' AND due_at <= :now ORDER BY due_at, ordinal LIMIT :limit
    FOR NO KEY UPDATE SKIP LOCKED;
 
+-- name: staged_intents
+SELECT intent.* FROM intent
+ WHERE tenant = :tenant AND status = 'staged' ORDER BY staged_at DESC, ordinal DESC LIMIT :limit;
+
 -- name: end_intents
 UPDATE intent SET status = given.status, ended_at = given.at
   FROM unnest(:id::text[], :status::text[], :at::bigint[]) AS given (id, status, at)

@@ -208,7 +208,7 @@ CREATE TABLE evidence (
   run_id TEXT NOT NULL,
   position TEXT NOT NULL,
   number INTEGER NOT NULL CHECK (number > 0),
-  kind TEXT NOT NULL CHECK (kind IN ('late_result', 'late_proposal', 'probe', 'decision')),
+  kind TEXT NOT NULL CHECK (kind IN ('late_result', 'late_proposal', 'probe', 'decision', 'contradiction')),
   verdict TEXT NOT NULL CHECK (verdict IN ('happened', 'did_not_happen', 'give_up', 'cannot_tell')),
   actor BLOB NOT NULL,
   body BLOB NOT NULL,

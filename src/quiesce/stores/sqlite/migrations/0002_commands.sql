@@ -28,7 +28,7 @@ CREATE TABLE intent (
 CREATE UNIQUE INDEX intent_by_key ON intent (tenant, producer, producer_key);
 -- Work: only what is still staged, so intents that ended slow nothing.
 CREATE INDEX intent_due ON intent (due_at, ordinal) WHERE status = 'staged';
-CREATE INDEX intent_staged ON intent (tenant, staged_at) WHERE status = 'staged';
+CREATE INDEX intent_staged ON intent (tenant, staged_at, ordinal) WHERE status = 'staged';
 
 CREATE TABLE command (
   event_id TEXT PRIMARY KEY,
@@ -53,6 +53,7 @@ CREATE TABLE command (
   target_id TEXT NOT NULL,
   kind TEXT NOT NULL,
   version INTEGER NOT NULL,
+  revision INTEGER NOT NULL,
   is_barrier INTEGER NOT NULL CHECK (is_barrier IN (0, 1)),
   CHECK ((status IN ('settled', 'discarded', 'expired')) = (ended_at IS NOT NULL)),
   CHECK ((status = 'claimed') = (worker_id IS NOT NULL AND expires_at IS NOT NULL)),
@@ -65,7 +66,7 @@ CREATE INDEX command_of_tenant ON command (tenant, status, event_id);
 CREATE INDEX command_claimable ON command (owner, kind, version, tenant, scope, claimable_at, event_id)
  WHERE claimable_at IS NOT NULL;
 CREATE INDEX command_due ON command (claimable_at) WHERE claimable_at IS NOT NULL;
--- What an ordinary later command of the target waits for: `Command.is_in_the_way`.
+-- What an ordinary later command of the target may have to wait for: `Command.is_in_the_way`, whatever its revision.
 CREATE INDEX command_in_the_way ON command (owner, target_id, number)
  WHERE ended_at IS NULL AND (is_barrier OR NOT (is_uncertain OR status IN ('unknown', 'quarantined')));
 
@@ -101,7 +102,8 @@ CREATE TABLE settlement (
 CREATE TABLE command_history (
   event_id TEXT NOT NULL,
   what TEXT NOT NULL CHECK (what IN (
-    'relayed', 'claimed', 'started', 'deferred', 'unknown', 'quarantined', 'requeued', 'settled', 'discarded', 'expired')),
+    'relayed', 'claimed', 'started', 'deferred', 'unknown', 'quarantined', 'requeued', 'reconciling', 'settled',
+    'discarded', 'expired')),
   fence INTEGER NOT NULL,
   "by" BLOB NOT NULL,
   reason BLOB NOT NULL,
@@ -135,7 +137,7 @@ CREATE TRIGGER intent_stays BEFORE DELETE ON intent
   WHEN OLD.ended_at IS NULL
   BEGIN SELECT RAISE(ABORT, 'intent is not deleted before it has ended'); END;
 CREATE TRIGGER command_sealed BEFORE UPDATE OF
-  event_id, intent_id, number, accepted_at, tenant, scope, owner, target_id, kind, version, is_barrier
+  event_id, intent_id, number, accepted_at, tenant, scope, owner, target_id, kind, version, revision, is_barrier
   ON command
   BEGIN SELECT RAISE(ABORT, 'command is sealed'); END;
 CREATE TRIGGER command_moves BEFORE UPDATE ON command
@@ -144,7 +146,7 @@ CREATE TRIGGER command_moves BEFORE UPDATE ON command
     'claimed claimed', 'claimed pending', 'claimed unknown', 'claimed quarantined', 'claimed settled',
     'claimed discarded', 'claimed expired',
     'unknown unknown', 'unknown claimed', 'unknown quarantined', 'unknown settled',
-    'quarantined quarantined', 'quarantined pending', 'quarantined settled')
+    'quarantined quarantined', 'quarantined pending', 'quarantined unknown', 'quarantined settled')
   BEGIN SELECT RAISE(ABORT, 'command does not change its state like this'); END;
 CREATE TRIGGER command_keeps BEFORE UPDATE ON command
   WHEN NEW.fence < OLD.fence OR (OLD.is_uncertain AND NOT NEW.is_uncertain)

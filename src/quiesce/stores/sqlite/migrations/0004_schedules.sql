@@ -37,3 +37,10 @@ CREATE TRIGGER schedule_moves BEFORE UPDATE ON schedule
   BEGIN SELECT RAISE(ABORT, 'schedule does not change its state like this'); END;
 CREATE TRIGGER fire_sealed BEFORE UPDATE ON fire
   BEGIN SELECT RAISE(ABORT, 'fire is sealed'); END;
+CREATE TRIGGER schedule_stays BEFORE DELETE ON schedule
+  WHEN OLD.status <> 'deleted'
+  BEGIN SELECT RAISE(ABORT, 'schedule is not deleted before it has ended'); END;
+-- The receipt of an occurrence is what keeps that from being decided again.
+CREATE TRIGGER fire_stays BEFORE DELETE ON fire
+  WHEN EXISTS (SELECT 1 FROM schedule WHERE id = OLD.schedule_id AND status <> 'deleted')
+  BEGIN SELECT RAISE(ABORT, 'fire is not deleted before its schedule has ended'); END;

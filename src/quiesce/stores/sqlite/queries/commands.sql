@@ -14,10 +14,10 @@ UPDATE target SET revision = :revision, last_number = :last_number WHERE owner =
 -- What a claim and an order need of the sealed content is copied from where it was sealed.
 INSERT INTO command (
   event_id, intent_id, number, accepted_at, status, claimable_at, fence, worker_id, expires_at, started_fence, is_uncertain,
-  attempts, failures, reason, ended_at, tenant, scope, owner, target_id, kind, version, is_barrier)
+  attempts, failures, reason, ended_at, tenant, scope, owner, target_id, kind, version, revision, is_barrier)
 SELECT :event_id, intent.id, :number, :accepted_at, :status, :claimable_at, :fence, :worker_id, :expires_at, :started_fence,
        :is_uncertain, :attempts, :failures, :reason, :ended_at, intent.tenant, intent.scope, intent.owner, intent.target_id,
-       intent.kind, intent.version, intent.is_barrier
+       intent.kind, intent.version, intent.revision, intent.is_barrier
   FROM intent WHERE intent.id = :intent_id;
 
 -- name: get_command
@@ -93,11 +93,14 @@ SELECT command.*, intent.* FROM candidate
  ORDER BY candidate.rank, candidate.turn LIMIT :limit;
 
 -- name: blocked_targets
+-- The first condition is the index's; the second leaves out what is stuck in an incarnation that is over.
 SELECT :owner, :id
  WHERE EXISTS (
-   SELECT 1 FROM command
-    WHERE command.owner = :owner AND command.target_id = :id AND command.ended_at IS NULL
-      AND (is_barrier OR NOT (is_uncertain OR status IN ('unknown', 'quarantined'))));
+   SELECT 1 FROM command AS c
+    WHERE c.owner = :owner AND c.target_id = :id AND c.ended_at IS NULL
+      AND (c.is_barrier OR NOT (c.is_uncertain OR c.status IN ('unknown', 'quarantined')))
+      AND (NOT (c.is_uncertain OR c.status IN ('unknown', 'quarantined'))
+           OR c.revision >= coalesce((SELECT revision FROM target WHERE target.owner = :owner AND target.id = :id), 0)));
 
 -- name: unblocked_commands
 -- A command that waits is in the way itself: it is let through once it is the first that is.
@@ -107,6 +110,8 @@ SELECT command.*, intent.* FROM command JOIN intent ON intent.id = command.inten
          SELECT c.event_id FROM command AS c
           WHERE c.owner = :owner AND c.target_id = :id AND c.ended_at IS NULL
             AND (c.is_barrier OR NOT (c.is_uncertain OR c.status IN ('unknown', 'quarantined')))
+            AND (NOT (c.is_uncertain OR c.status IN ('unknown', 'quarantined'))
+                 OR c.revision >= coalesce((SELECT revision FROM target WHERE target.owner = :owner AND target.id = :id), 0))
           ORDER BY c.number LIMIT 1);
 
 -- name: add_settlements

@@ -19,6 +19,10 @@ SELECT intent.* FROM intent WHERE id = :id;
 -- name: due_intents
 SELECT intent.* FROM intent WHERE status = 'staged' AND due_at <= :now ORDER BY due_at, ordinal LIMIT :limit;
 
+-- name: staged_intents
+SELECT intent.* FROM intent
+ WHERE tenant = :tenant AND status = 'staged' ORDER BY staged_at DESC, ordinal DESC LIMIT :limit;
+
 -- name: end_intents
 UPDATE intent SET status = :status, ended_at = :at WHERE id = :id;
 
